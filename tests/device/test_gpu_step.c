@@ -107,7 +107,18 @@ static void same_bits(const pith_model *model, const struct pages *pages, const 
                      (int)(pages->n_prompt + i));
 }
 
-static void same_bits_of(const char *words, struct pages pages)
+/* It is for the most frequent form alone. */
+static void not_taken(const pith_model *model, const struct pages *pages, const char *what)
+{
+    uint64_t hash[N_STEP];
+    n_taken = 0;
+    run(model, pages, true, hash);
+    if (n_taken != 0)
+        fail_msg("%s, pages of %s: %d tokens in one launch", what, pages->type, (int)n_taken);
+}
+
+static void on_model(const char *words, struct pages pages,
+                     void (*check_it)(const pith_model *, const struct pages *, const char *))
 {
     pith_model *model;
     const char *path = in_folder("step.gguf");
@@ -116,7 +127,7 @@ static void same_bits_of(const char *words, struct pages pages)
         test_skip("%s makes no token in one launch", the_gpu->name);
     check(model_make_of(words, path, &err), &err);
     check(pith_model_load(path, NULL, &model, &err), &err);
-    same_bits(model, &pages, words);
+    check_it(model, &pages, words);
     pith_model_free(model);
 }
 
@@ -132,25 +143,48 @@ TEST(families_have_the_same_bits)
         "arch=llama type=F16 layers=2 width=96 heads=3 kv_heads=1 head_dim=80 ff=208 bias=1",
     };
     for (size_t i = 0; i < PI_LEN(words); i++)
-        same_bits_of(words[i], (struct pages){"f16", i < 3 ? 66 : 18});
-}
-
-TEST(pages_of_every_type_have_the_same_bits)
-{
-    const char *const types[] = {"f32", "q8_0", "q4_0", "turbo4", "turbo3", "turbo2", "bf16"};
-    for (size_t i = 0; i < PI_LEN(types); i++)
-        same_bits_of(
-            "arch=qwen3 type=Q4_0 layers=2 width=128 heads=4 kv_heads=2 head_dim=64 ff=192",
-            (struct pages){types[i], 66});
+        on_model(words[i], (struct pages){"f16", i < 3 ? 66 : 18}, same_bits);
 }
 
 /* Chunks of a lane are other blocks' work, and the last one of them joins all. */
 TEST(lanes_of_several_chunks_have_the_same_bits)
 {
-    const char *const types[] = {"f16", "q8_0"};
-    for (size_t i = 0; i < PI_LEN(types); i++)
-        same_bits_of("arch=qwen3 type=Q4_0 layers=1 width=64 heads=4 kv_heads=1 head_dim=32 ff=64",
-                     (struct pages){types[i], MOST_TOKEN - N_STEP});
+    const char *const words[] = {
+        "arch=qwen3 type=Q4_0 layers=1 width=64 heads=4 kv_heads=1 head_dim=32 ff=64",
+        /* several pieces a block; 16 heads of a lane, whose queries, key and value are two
+           rounds */
+        "arch=llama type=Q4_0 layers=2 width=128 heads=8 kv_heads=8 head_dim=16 ff=64",
+        "arch=llama type=Q4_0 layers=1 width=64 heads=16 kv_heads=1 head_dim=96 ff=64",
+        /* with a window a lane's first pages are not seen, or only in part */
+        "arch=phi3 type=Q4_0 layers=2 width=128 heads=2 kv_heads=1 ff=64 window=70",
+    };
+    for (size_t i = 0; i < PI_LEN(words); i++)
+        on_model(words[i], (struct pages){"f16", MOST_TOKEN - N_STEP}, same_bits);
+}
+
+/* A thread holds no more of a row than a part at a time. */
+TEST(long_rows_have_the_same_bits)
+{
+    on_model("arch=llama type=Q4_0 layers=1 width=4352 heads=1 kv_heads=1 head_dim=32 ff=64",
+             (struct pages){"f16", 2}, same_bits);
+    on_model("arch=llama type=Q4_0 layers=1 width=64 heads=1 kv_heads=1 head_dim=32 ff=12800",
+             (struct pages){"f16", 2}, same_bits);
+}
+
+TEST(other_forms_go_by_single_kernels)
+{
+    static const struct {
+        const char *words, *type;
+    } cases[] = {
+        {"arch=qwen3 type=Q4_0 layers=1 width=64 heads=2 kv_heads=1 head_dim=64 ff=64", "q8_0"},
+        {"arch=qwen3 type=Q4_0 layers=1 width=64 heads=2 kv_heads=1 head_dim=64 ff=64", "turbo3"},
+        {"arch=qwen3 type=Q4_0 layers=1 width=64 heads=2 kv_heads=1 head_dim=64 ff=64", "f32"},
+        {"arch=qwen3 type=Q4_0 layers=1 width=64 heads=2 kv_heads=1 head_dim=256 ff=64", "f16"},
+        {"arch=llama type=F16 layers=1 width=60 heads=2 kv_heads=1 head_dim=64 ff=64", "f16"},
+        {"arch=llama type=F16 layers=1 width=64 heads=2 kv_heads=1 head_dim=40 ff=64", "f16"},
+    };
+    for (size_t i = 0; i < PI_LEN(cases); i++)
+        on_model(cases[i].words, (struct pages){cases[i].type, 4}, not_taken);
 }
 
 /* ---- kernels one by one ---- */

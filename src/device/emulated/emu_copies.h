@@ -60,6 +60,10 @@ static inline float ld_far(const float *p)
 {
     return *p;
 }
+static inline float2 ld_far2(const float *p)
+{
+    return *(const float2 *)p;
+}
 static inline float4 ld_far4(const float *p)
 {
     return *(const float4 *)p;

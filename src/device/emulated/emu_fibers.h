@@ -38,12 +38,16 @@
 #define NO_UNROLL
 #define UNROLL2
 #define UNROLL4
+#define UNROLL8
 #define __shared__ /* dynamic only: SHARED */
 struct uint2 {
     uint32_t x, y;
 };
 struct alignas(16) uint4 {
     uint32_t x, y, z, w;
+};
+struct alignas(8) float2 {
+    float x, y;
 };
 struct alignas(16) float4 {
     float x, y, z, w;
@@ -443,18 +447,23 @@ EMU_OWN static void sync_part(int which, int n_thread)
 static void fence(void) {}
 struct emu_meeting {
     const uint32_t *count;
-    uint32_t was;
+    uint32_t turn;
 };
-static void grid_meet(uint32_t *count, bool first, uint32_t n_block)
+static inline uint32_t grid_turn(const uint32_t *count)
 {
-    emu_meeting arg = {count, *count};
+    return *count & 0x80000000u;
+}
+static uint32_t grid_meet(uint32_t *count, bool first, uint32_t n_block, uint32_t turn)
+{
+    emu_meeting arg = {count, turn};
     *count += first ? 0x80000000u - (n_block - 1) : 1;
     emu_wait(
         [](void *a) {
             const emu_meeting *m = (const emu_meeting *)a;
-            return ((m->was ^ *m->count) & 0x80000000u) != 0;
+            return grid_turn(m->count) != m->turn;
         },
         &arg);
+    return turn ^ 0x80000000u;
 }
 /* Every lane of the warp brings its argument; the last one that comes does the work for all. */
 EMU_OWN static void emu_meet(int tag, void *arg, void (*all)(void **))

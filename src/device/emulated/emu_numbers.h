@@ -132,6 +132,13 @@ static inline void atomic_min(int32_t *p, int32_t v)
            !__atomic_compare_exchange_n(p, &was, v, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
     }
 }
+static inline void atomic_max(uint32_t *p, uint32_t v)
+{
+    uint32_t was = __atomic_load_n(p, __ATOMIC_RELAXED);
+    while (v > was &&
+           !__atomic_compare_exchange_n(p, &was, v, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+    }
+}
 static inline void atomic_add(uint32_t *p, uint32_t v)
 {
     __atomic_fetch_add(p, v, __ATOMIC_RELAXED);

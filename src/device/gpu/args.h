@@ -776,6 +776,11 @@ struct gpu_read_args {
 
 /* ---- one token of a model in one launch (step.cuh) ---- */
 
+enum {
+    GPU_STEP_EMBD = 8192, /* columns of the stream at most */
+    GPU_STEP_PIECES = 32  /* chunks that a block reads in a layer at most */
+};
+
 /* A matrix; w 0: there is none. */
 struct gpu_step_matrix {
     gpu_at w;
@@ -801,11 +806,13 @@ struct gpu_step_layer {
     gpu_at norm, ffn_norm;                             /* of the inputs of both blocks */
     gpu_at bq, bk, bv, bo, q_norm, k_norm, centre, cs; /* 0: none */
     gpu_at sink;                                       /* f32 [n_head] or none */
+    gpu_at pool;                                       /* of its pages, */
+    uint64_t stride;                                   /* bytes of each, */
+    int32_t k_at, v_at; /* where keys [dim][64] and values [64][dim] begin, f16 */
     int32_t n_pair, adjacent;
-    int32_t kind;   /* of its pages */
     int32_t n_most; /* chunks of its longest lane */
     int32_t clip;   /* what append notes of a key; 1 more of a value */
-    int32_t unused[3];
+    int32_t unused[2];
 };
 /* A lane with the entry that the launch adds to it. The token sees its pages [first, end), of the
    first one entries from `skip` on. */
@@ -819,29 +826,28 @@ struct gpu_step_lane {
     int32_t first, end, skip;
     int32_t last, last_n; /* number and entries of the lane's last page */
 };
-/* A class of pages. near: keys and values of f16, in rows of whole 16 bytes, keys side by side. */
-struct gpu_step_kind {
-    struct gpu_part k, v;
-    float limit[2];
-    gpu_at pool;
-    uint64_t stride;
-    int32_t near, order; /* enum gpu_attend_order, of keys */
+/* A chunk that a block reads. Its pages are [at, end) of all that the block reads in a layer. The
+   first one is number `first` of its lane. */
+struct gpu_step_piece {
+    int32_t head, chunk, first, at, end;
 };
 struct gpu_step_args {
     struct gpu_step_matrix head;         /* to logits; w 0: there is none */
-    gpu_at layers, kinds, head_norm;     /* layer_size bytes each; [n_kind] */
+    gpu_at layers, head_norm;            /* layers: layer_size bytes each */
     gpu_at x, q, k, v, att, act, logits; /* f32 rows of the token */
     gpu_at pos;                          /* int32 */
-    gpu_at o, ml; /* f32 [n_head_kv * chunks][group][dim_v up to 16s], [..][group][2] */
+    gpu_at o, ml; /* f32 [n_head_kv * chunks][group][dim_v], [..][group][2] */
+    gpu_at tops;  /* f32 [n_layer][2] zeros: the largest magnitudes of att and act */
     gpu_at done,
         met; /* int32 [n_head_kv] zeros, and uint32: the launch leaves them as it needs them */
     gpu_at clipped; /* as gpu_append_args has it */
-    int32_t n_layer, layer_size, n_kind;
-    int32_t n_embd, n_ff, n_head, n_head_kv, dim_k, dim_v, page_len;
+    int32_t n_layer, layer_size;
+    int32_t n_embd, n_ff, n_head, n_head_kv, dim_k, dim_v;
     int32_t temp_len, activation; /* enum pi_gate_act */
     float temp_scale, eps, factor, cap, cap_by;
+    float limit; /* of an entry's numbers */
     /* shared memory: where what begins, in bytes; the ring begins at 0 */
-    int32_t n_slot, slot_size, area, parts, tile, copies, queries, weights, rows, codes, sums, bars;
+    int32_t n_slot, slot_size, area, parts, tile, copies, queries, weights, rows, list, sums, bars;
     int32_t part_units; /* stretches whose sums have room */
 };
 

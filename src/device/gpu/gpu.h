@@ -183,6 +183,10 @@ DEV void atomic_min(int32_t *p, int32_t v)
 {
     atomicMin(p, v);
 }
+DEV void atomic_max(uint32_t *p, uint32_t v)
+{
+    atomicMax(p, v);
+}
 DEV void atomic_add(uint32_t *p, uint32_t v)
 {
     atomicAdd(p, v);
@@ -203,18 +207,21 @@ DEV void fence(void)
     __threadfence();
 }
 /* A barrier of all blocks of a launch, which run at the same time. One thread of each calls it.
-   The count never ends: block 0 adds so much that its highest bit turns once in a round. */
-DEV void grid_meet(uint32_t *count, bool first, uint32_t n_block)
+   The count never ends: block 0 adds so much that its highest bit turns once in a round. turn: that
+   bit before, of grid_turn or the last round; returns the new one. */
+DEV uint32_t grid_turn(const uint32_t *count)
+{
+    uint32_t now;
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(count) : "memory");
+    return now & 0x80000000u;
+}
+DEV uint32_t grid_meet(uint32_t *count, bool first, uint32_t n_block, uint32_t turn)
 {
     const uint32_t by = first ? 0x80000000u - (n_block - 1) : 1;
-    uint32_t was, now;
-    asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], %2;"
-                 : "=r"(was)
-                 : "l"(count), "r"(by)
-                 : "memory");
-    do
-        asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(count) : "memory");
-    while (((was ^ now) & 0x80000000u) == 0);
+    asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(count), "r"(by) : "memory");
+    while (grid_turn(count) == turn) {
+    }
+    return turn ^ 0x80000000u;
 }
 
 /* ---- kernels that overlap (sm_90 and up) ---- */
@@ -284,6 +291,10 @@ DEV float ld_far(const float *p)
 {
     return __ldcg(p);
 }
+DEV float2 ld_far2(const float *p)
+{
+    return __ldcg((const float2 *)p);
+}
 DEV float4 ld_far4(const float *p)
 {
     return __ldcg((const float4 *)p);
@@ -352,6 +363,7 @@ DEV int anew(int x)
 #define NO_UNROLL _Pragma("unroll 1")
 #define UNROLL2 _Pragma("unroll 2")
 #define UNROLL4 _Pragma("unroll 4")
+#define UNROLL8 _Pragma("unroll 8")
 #else
 #include "device/emulated/emu.h"
 #define GPU_BULK 1

@@ -120,9 +120,9 @@ template <bool S> DEV uint32_t ld_one(const uint8_t *p)
     return S ? *(const uint32_t *)p : ld_near(p);
 }
 
-template <int T, bool S = false> DEV void codes_load(codes<T> *c, const uint8_t *block, int tile)
+template <int T, bool S = false>
+DEV void codes_load(codes<T> *c, const uint8_t *block, int tile, int lane = LANE)
 {
-    const int lane = LANE;
     if (T == GPU_WEIGHT_F16) {
         UNROLL
         for (int k = 0; k < 4; k++)
@@ -153,9 +153,10 @@ template <int T, bool S = false> DEV void codes_load(codes<T> *c, const uint8_t 
  *   Q4_1, Q5_1        8 x (d, m)
  *   the others        8 f16
  */
-template <int T, bool S = false> DEV void scales_load(stored_scales<T> *s, const uint8_t *block)
+template <int T, bool S = false>
+DEV void scales_load(stored_scales<T> *s, const uint8_t *block, int lane = LANE)
 {
-    const int g = LANE / 4, t = LANE % 4;
+    const int g = lane / 4, t = lane % 4;
     const uint8_t *at = block + scales_at(T);
     UNROLL
     for (int i = 0; i < 2; i++) {
@@ -209,9 +210,10 @@ DEV uint32_t half_of_exponent(uint32_t e)
 
 /* Lane t of a row makes the scales of tile t: [0], [1] those of k-steps 0, 1 and 2, 3 or, where
    they are over 32 columns, (scale, minimum) or both scales in [0]; [2], [3] minimums over 16. */
-template <int T> DEV void scales_ready(const stored_scales<T> *s, ready_scales<T> *out)
+template <int T>
+DEV void scales_ready(const stored_scales<T> *s, ready_scales<T> *out, uint32_t lane = LANE)
 {
-    const uint32_t t = LANE % 4;
+    const uint32_t t = lane % 4;
     UNROLL
     for (int i = 0; i < 2; i++) {
         const uint32_t *w = s->w[i];
@@ -254,9 +256,10 @@ template <int T> DEV void scales_ready(const stored_scales<T> *s, ready_scales<T
     }
 }
 
-template <int T> DEV void scales_of_tile(const ready_scales<T> *r, int tile, tile_scales *out)
+template <int T>
+DEV void scales_of_tile(const ready_scales<T> *r, int tile, tile_scales *out, int lane = LANE)
 {
-    const int owner = (LANE & ~3) | tile;
+    const int owner = (lane & ~3) | tile;
     /* F16 has no scales. */
     UNROLL
     for (int i = 0; i < (T == GPU_WEIGHT_F16 ? 0 : 2); i++) {

@@ -301,11 +301,12 @@ DEV void turn_head(float *head, const float *cs, int n_pair, bool adjacent)
 }
 
 /* A head of queries or keys, by a warp, from `from` to x. before, where there is one, gets a copy
-   of what is turned. Addresses that are 0: that step is not done. */
+   of what is turned. Addresses that are 0: that step is not done. N numbers of a lane come
+   together. */
+template <int N>
 DEV void head_row(float *x, const float *from, int dim, const float *bias, const float *norm,
                   float eps, float *before, const float *cs, int n_pair, bool adjacent)
 {
-    enum { N = 8 }; /* numbers of a lane that come together */
     float square = 0.0f;
     for (int i0 = LANE; i0 < dim; i0 += 32 * N) {
         float v[N];
@@ -358,11 +359,11 @@ KERNEL(128, 4) qkv(const gpu_qkv_args &a)
     float *before = AT(float, query ? a.q_pre : a.k_pre);
     if (head >= n_all)
         return;
-    head_row(x, query && a.q_gate != 0 ? AT(const float, a.q_gate) + 2 * at : x, dim,
-             bias != 0 ? bias + h * dim : bias, AT(const float, query ? a.q_norm : a.k_norm), a.eps,
-             before != 0 ? before + at : before,
-             AT(const float, a.cs) + (a.cs != 0 ? (size_t)t * a.n_pair * 2 : 0), a.n_pair,
-             a.adjacent);
+    head_row<8>(x, query && a.q_gate != 0 ? AT(const float, a.q_gate) + 2 * at : x, dim,
+                bias != 0 ? bias + h * dim : bias, AT(const float, query ? a.q_norm : a.k_norm),
+                a.eps, before != 0 ? before + at : before,
+                AT(const float, a.cs) + (a.cs != 0 ? (size_t)t * a.n_pair * 2 : 0), a.n_pair,
+                a.adjacent);
     if (query && a.temp_scale != 0.0f) {
         const float by = temperature(a.temp_scale, a.temp_len, AT(const int32_t, a.pos)[t]);
         for (int i = LANE; i < dim; i += 32)

@@ -13,22 +13,19 @@ static_assert(sizeof(struct gpu_step_layer) % 16 == 0 && sizeof(struct gpu_step_
 enum {
     ROWS = 16,
     GROUP_MOST = 16,    /* query heads of a lane */
-    DIM_MOST = 256,     /* of a key or value */
+    DIM_MOST = 128,     /* of a key or value */
     ENTRIES = 64,       /* of a tile */
     SLOT = 9216,        /* bytes of a slot of the ring: copies of less than 8 KB are slower */
     UNITS = 4,          /* of a copy, at most: one for each warp of a team */
     PART_UNITS = 192,   /* stretches whose sums are added together */
     SLOTS_LEAST = 4,    /* they come in fours */
     SUMS = 256,         /* bytes of numbers that warps exchange */
-    SCALES = 64,        /* bytes of scales behind the codes of a row */
+    TOPS_LAYER = 2,     /* noted magnitudes of a layer */
     BARS = 16,          /* bytes of the two barriers of a slot */
+    CHUNK_MOST = 16,    /* pages of a chunk, without a window */
+    PAGES_MOST = 512,   /* that a block reads in a layer */
     TOPS = 8 * ROWS * 4 /* bytes of the maxima of warps */
 };
-
-static int32_t up16(int32_t n)
-{
-    return (int32_t)pi_align((size_t)n, 16);
-}
 
 static const struct gpu_weight *weight_of(const struct pi_weight *w)
 {
@@ -67,13 +64,40 @@ static bool takes_lane(const struct kv_lane *lane, int32_t pos0)
     return delta == 0 && (!lane->unordered || lane->top <= pos0);
 }
 
+/* Vectors and rows are read by 16 bytes. */
+static bool takes_widths(const struct pi_step *p)
+{
+    uint64_t at = p->x.at | p->att.at | p->act.at | p->head_norm.at;
+    for (int32_t l = 0; l < p->n_layer; l++)
+        at |= p->layer[l].norm.at | p->layer[l].ffn_norm.at;
+    return p->n_embd % 8 == 0 && p->n_embd <= GPU_STEP_EMBD && p->n_ff % 8 == 0 &&
+           p->n_head * p->dim_v % 8 == 0 && at % 16 == 0;
+}
+
+/* Pages go to shared memory as they are. */
+static bool takes_pages(const struct kv_cache *cache)
+{
+    bool ok = cache->g.page_len == ENTRIES && cache->g.index == 0 && !cache->value_norm &&
+              cache->g.v_in_k == 0;
+    for (int32_t i = 0; i < cache->n_kind && ok; i++) {
+        const struct kv_class *kind = &cache->kind[i];
+        if (kind == cache->state)
+            continue;
+        struct gpu_part k = gpu_part_of(kind, &kind->k, true);
+        struct gpu_part v = gpu_part_of(kind, &kind->v, false);
+        ok = kind->type_k == KV_TYPE_F16 && kind->type_v == KV_TYPE_F16 && k.beside &&
+             k.dim % 16 == 0 && v.dim % 16 == 0 && v.plane[0].pitch == (uint32_t)v.dim * 2 &&
+             (k.plane[0].at | v.plane[0].at | kind->layout.stride) % 16 == 0;
+    }
+    return ok;
+}
+
 static bool takes(const struct pi_step *p)
 {
     const struct kv_cache *cache = p->append[0].seq->cache;
     bool ok = p->n_head_kv < GPU_COUNTS && p->n_head <= GROUP_MOST * p->n_head_kv &&
-              p->dim_k <= DIM_MOST && p->dim_v <= DIM_MOST && cache->g.page_len == ENTRIES &&
-              cache->g.index == 0 && !cache->value_norm && cache->g.v_in_k == 0 &&
-              (p->head == NULL || takes_weight(p->head));
+              p->dim_k <= DIM_MOST && p->dim_v <= DIM_MOST && takes_widths(p) &&
+              takes_pages(cache) && (p->head == NULL || takes_weight(p->head));
     for (int32_t l = 0; l < p->n_layer && ok; l++) {
         const struct kv_append *jobs = p->append + (size_t)l * (size_t)p->n_head_kv;
         ok = takes_layer(&p->layer[l]);
@@ -92,35 +116,51 @@ static int32_t widest(const struct pi_step *p)
     return (int32_t)pi_ceil_div(n, 256);
 }
 
+/* The most pages that a block reads in a layer, behind the token; above the list's room: -1. */
+static int32_t pages_most(const struct gpu_device *d, const struct pi_step *p)
+{
+    int32_t n_chunk = 0, n_page = 1;
+    for (int32_t i = 0; i < p->n_layer * p->n_head_kv; i++) {
+        const struct kv_append *job = &p->append[i];
+        const struct kv_lane *lane = kv_lane_at(job->seq, job->layer, job->head);
+        /* with a window a chunk may be a single page, or have all pages of a place */
+        int32_t n = lane->n_live + 1, chunks = lane->window > 0 ? n : gpu_chunk_of(n - 1) + 1;
+        n_chunk = (int32_t)pi_max(n_chunk, chunks);
+        n_page = (int32_t)pi_max(n_page, lane->window > 0 ? n : pi_min(n, CHUNK_MOST));
+    }
+    int64_t n_piece = pi_ceil_div((int64_t)n_chunk * p->n_head_kv, (int64_t)d->driver->n_processor);
+    int64_t n = pi_min(n_piece * n_page, PAGES_MOST + 1);
+    return n_piece <= GPU_STEP_PIECES && n <= PAGES_MOST ? (int32_t)n : -1;
+}
+
 /* Says where everything lies; false: a block has too little. */
 static bool plan(const struct gpu_device *d, const struct pi_step *p, struct gpu_step_args *a)
 {
-    int32_t n_group = p->n_head / p->n_head_kv, n_block = widest(p), at;
-    int32_t dim = (int32_t)pi_max(p->dim_k, p->dim_v);
+    int32_t n_group = p->n_head / p->n_head_kv, n_block = widest(p), n_page = pages_most(d, p), at;
     int32_t x = 512 * n_block;
     a->part_units = (int32_t)pi_max(PART_UNITS, 2 * n_block);
-    a->tile = up16(p->dim_k) * 128 + ENTRIES * (int32_t)pi_align((size_t)p->dim_v * 2, 128);
+    a->tile = p->dim_k * 128 + ENTRIES * (int32_t)pi_align((size_t)p->dim_v * 2, 128);
     a->slot_size = SLOT;
     int32_t parts = 2 * 64 * a->part_units;
-    int32_t copies = 2 * a->layer_size + a->n_kind * (int32_t)sizeof(struct gpu_step_kind) +
-                     (int32_t)sizeof(struct gpu_step_matrix) + 3 * 4 * p->dim_k;
+    int32_t copies = 2 * a->layer_size + (int32_t)sizeof(struct gpu_step_matrix) + 3 * 4 * p->dim_k;
     const int32_t size[] = {
         (int32_t)pi_align((size_t)pi_max(x + parts, 2 * a->tile), 128),
-        ROWS * up16(p->dim_k) * 2,
+        ROWS * p->dim_k * 2,
         ROWS * ENTRIES * 2 + TOPS,
-        4 * (int32_t)pi_max((n_group + 1) * p->dim_k + p->dim_v, n_group * p->dim_v),
-        2 * ((int32_t)pi_align((size_t)dim, 128) + SCALES),
+        4 * ((n_group + 1) * p->dim_k + p->dim_v),
+        GPU_STEP_PIECES * (int32_t)sizeof(struct gpu_step_piece) + 16 +
+            n_page * (int32_t)sizeof(struct gpu_attend_ref),
         SUMS,
         copies,
     };
-    int32_t *const place[] = {&a->area,  &a->queries, &a->weights, &a->rows,
-                              &a->codes, &a->sums,    &a->copies};
+    int32_t *const place[] = {&a->area, &a->queries, &a->weights, &a->rows,
+                              &a->list, &a->sums,    &a->copies};
     at = 0;
     for (size_t i = 0; i < PI_LEN(size); i++)
         at += (int32_t)pi_align((size_t)size[i], 128);
     int32_t left = (int32_t)d->driver->smem_step - at;
     a->n_slot = left / (a->slot_size + BARS) / SLOTS_LEAST * SLOTS_LEAST;
-    if (left < 0 || a->n_slot < SLOTS_LEAST)
+    if (n_page < 0 || left < 0 || a->n_slot < SLOTS_LEAST)
         return false;
     at = a->n_slot * a->slot_size;
     for (size_t i = 0; i < PI_LEN(size); i++) {
@@ -165,8 +205,9 @@ static size_t list_bytes(const struct pi_step *p, const struct gpu_step_args *a)
         if (lane->window > 0)
             n_chunk += (size_t)lane->n_live + 8;
     }
-    return (size_t)p->n_layer * ((size_t)a->layer_size + (size_t)p->n_head * sizeof(float) + 16) +
-           (size_t)a->n_kind * sizeof(struct gpu_step_kind) + n_chunk * sizeof(int32_t) + 64;
+    return (size_t)p->n_layer *
+               ((size_t)a->layer_size + (size_t)(p->n_head + TOPS_LAYER) * sizeof(float) + 16) +
+           n_chunk * sizeof(int32_t) + 64;
 }
 
 /* The pages that the token sees, of a lane with a window. Positions ascend. */
@@ -260,7 +301,10 @@ static void add_layer(struct list *l, int32_t which, const gpu_at *refs, struct 
         .cs = from->rope != NULL ? from->cs.at : 0,
         .n_pair = from->rope != NULL ? from->rope->n_pair : 0,
         .adjacent = from->rope != NULL && from->rope->adjacent,
-        .kind = any->kind->number,
+        .pool = any->kind->pool.at,
+        .stride = any->kind->layout.stride,
+        .k_at = (int32_t)gpu_part_of(any->kind, &any->kind->k, true).plane[0].at,
+        .v_at = (int32_t)gpu_part_of(any->kind, &any->kind->v, false).plane[0].at,
         .clip = 2 * jobs->layer,
     };
     if (from->sink != NULL) {
@@ -274,33 +318,6 @@ static void add_layer(struct list *l, int32_t which, const gpu_at *refs, struct 
     }
 }
 
-/* Whether pages go to shared memory as they are. */
-static bool is_near(const struct kv_class *kind, const struct gpu_step_kind *k)
-{
-    return kind->type_k == KV_TYPE_F16 && kind->type_v == KV_TYPE_F16 && k->k.beside &&
-           kind->page_len % 16 == 0 && k->k.dim % 16 == 0 && k->v.dim % 16 == 0;
-}
-
-static void add_kinds(struct list *l, const struct kv_cache *cache, gpu_at *at)
-{
-    struct gpu_step_kind *to = take(l, (size_t)cache->n_kind, sizeof(*to), at);
-    for (int32_t i = 0; i < cache->n_kind; i++) {
-        const struct kv_class *kind = &cache->kind[i];
-        to[i] = (struct gpu_step_kind){.near = 0};
-        if (kind == cache->state)
-            continue;
-        to[i] = (struct gpu_step_kind){
-            .k = gpu_part_of(kind, &kind->k, true),
-            .v = gpu_part_of(kind, &kind->v, false),
-            .limit = {kv_codec_limit(kind->type_k), kv_codec_limit(kind->type_v)},
-            .pool = kind->pool.at,
-            .stride = kind->layout.stride,
-        };
-        to[i].near = is_near(kind, &to[i]);
-        to[i].order = gpu_order_of(&to[i].k, &to[i].v, kind->page_len);
-    }
-}
-
 /* ---- the launch ---- */
 
 /* Rooms for what chunks leave. */
@@ -308,7 +325,7 @@ static bool take_rooms(struct gpu_device *d, const struct pi_step *p, int32_t n_
                        struct gpu_step_args *a)
 {
     size_t n = (size_t)n_most * (size_t)p->n_head;
-    a->o = gpu_room(d, GPU_ROOM_PART, n * (size_t)up16(p->dim_v) * sizeof(float));
+    a->o = gpu_room(d, GPU_ROOM_PART, n * (size_t)p->dim_v * sizeof(float));
     a->ml = gpu_room(d, GPU_ROOM_ML, n * 2 * sizeof(float));
     a->met = gpu_counts(d); /* of the barrier, then of KV heads */
     a->done = a->met + sizeof(uint32_t);
@@ -342,7 +359,8 @@ static void launch(struct gpu_device *d, const struct pi_step *p, struct gpu_ste
     if (l.at == 0)
         return;
     l.host = host;
-    add_kinds(&l, cache, &a->kinds);
+    size_t n_top = (size_t)(p->n_layer * TOPS_LAYER);
+    memset(take(&l, n_top, sizeof(float), &a->tops), 0, n_top * sizeof(float));
     uint8_t *layers = take(&l, (size_t)p->n_layer, (size_t)a->layer_size, &a->layers);
     for (int32_t i = 0; i < p->n_layer; i++) {
         struct gpu_step_layer *layer = (void *)(layers + (size_t)i * (size_t)a->layer_size);
@@ -359,7 +377,6 @@ static void launch(struct gpu_device *d, const struct pi_step *p, struct gpu_ste
 bool gpu_step(struct pi_stream *s, const struct pi_step *p)
 {
     struct gpu_device *d = gpu_of_stream(s);
-    const struct kv_cache *cache = p->append[0].seq->cache;
     struct gpu_step_args a = {
         .head_norm = p->head_norm.at,
         .x = p->x.at,
@@ -374,14 +391,12 @@ bool gpu_step(struct pi_stream *s, const struct pi_step *p)
         .n_layer = p->n_layer,
         .layer_size = (int32_t)(sizeof(struct gpu_step_layer) +
                                 (size_t)p->n_head_kv * sizeof(struct gpu_step_lane)),
-        .n_kind = cache->n_kind,
         .n_embd = p->n_embd,
         .n_ff = p->n_ff,
         .n_head = p->n_head,
         .n_head_kv = p->n_head_kv,
         .dim_k = p->dim_k,
         .dim_v = p->dim_v,
-        .page_len = cache->g.page_len,
         .temp_len = p->temp.len,
         .activation = (int32_t)p->activation,
         .temp_scale = p->temp.scale,
@@ -389,6 +404,7 @@ bool gpu_step(struct pi_stream *s, const struct pi_step *p)
         .factor = p->scale,
         .cap = p->cap,
         .cap_by = gpu_cap_by(p->cap),
+        .limit = kv_codec_limit(KV_TYPE_F16),
     };
     if (!takes(p) || !plan(d, p, &a))
         return false;

@@ -6,6 +6,9 @@
  * reaches. 16 warps take units of 16 rows x 256 columns out of it. Barriers of the grid, norms and
  * attention stop those warps. The stream from memory goes on as long as the ring has room.
  *
+ * It is for the most frequent form: pages of 64 entries in f16, heads of up to 128 dimensions. So
+ * its code is short, which matters: each block goes through all of it in every layer.
+ *
  * The arithmetic is that of matmul.cuh, rows.cuh, store.cuh and attend.cuh, bit by bit. It is one
  * kernel, so it is one file.
  *
@@ -24,10 +27,10 @@ enum {
     STEP_WORK = 32 * STEP_WARPS,
     STEP_TEAMS = 4,
     STEP_TEAM = STEP_WARPS / STEP_TEAMS,
-    STEP_NORMS = 1,  /* eights of a row that a thread keeps in registers, where it is normed */
-    STEP_TAKES = 3,  /* and where not */
-    STEP_PHASES = 4, /* of a layer */
-    STEP_SUMS = 64   /* floats: three sets of 16, and the launch's flags */
+    STEP_NORMS = GPU_STEP_EMBD / (8 * STEP_WORK), /* eights of a row that a thread norms */
+    STEP_TAKES = 3,                               /* and that come to it at a time elsewhere */
+    STEP_PHASES = 4,                              /* of a layer */
+    STEP_SUMS = 3 * STEP_WARPS                    /* floats: three sets, then step_notes */
 };
 
 static_assert((int)STEP_WORK == (int)WIDE_ROW, "columns of threads");
@@ -39,11 +42,38 @@ DEV void sync_work(void)
     sync_part(1, STEP_WORK);
 }
 
-DEV void sync_grid(const gpu_step_args &s)
+/* What a block's threads tell each other, in shared memory. */
+struct step_notes {
+    uint32_t most; /* bits of the largest magnitude that the block has written of a row */
+    uint32_t came; /* how many blocks had been at a head before */
+    uint32_t turn; /* of the grid's barrier: thread 0's */
+};
+
+DEV step_notes *notes_of(const gpu_step_args &s, uint8_t *smem)
+{
+    return (step_notes *)((float *)(smem + s.sums) + STEP_SUMS);
+}
+
+/* By all lanes of a warp. */
+DEV void most_note(const gpu_step_args &s, uint8_t *smem, float most)
+{
+    most = warp_max(most);
+    if (LANE == 0)
+        atomic_max(&notes_of(s, smem)->most, AS_U(most));
+}
+
+/* A barrier of all blocks. top, if there is one: gets the largest magnitude of what all wrote. */
+DEV void sync_grid(const gpu_step_args &s, uint8_t *smem, gpu_at top)
 {
     sync_work();
-    if (TID == 0)
-        grid_meet(AT(uint32_t, s.met), blockIdx.x == 0, gridDim.x);
+    if (TID == 0) {
+        step_notes *notes = notes_of(s, smem);
+        if (top != 0) {
+            atomic_max(AT(uint32_t, top), notes->most);
+            notes->most = 0;
+        }
+        notes->turn = grid_meet(AT(uint32_t, s.met), blockIdx.x == 0, gridDim.x, notes->turn);
+    }
     sync_work();
 }
 
@@ -94,11 +124,6 @@ DEV step_item item_of(const step_phase &p, int k)
     return item;
 }
 
-DEV const gpu_step_layer *layer_at(const gpu_step_args &s, int l)
-{
-    return AT(const gpu_step_layer, s.layers + (uint64_t)l * s.layer_size);
-}
-
 /* ---- the stream ---- */
 
 /* The matrices of phase i, a lane each. Where a layer begins, two lanes more have its norms as
@@ -113,7 +138,7 @@ DEV gpu_step_matrix lane_matrix(const gpu_step_args &s, int i)
             m = s.head;
         return m;
     }
-    const gpu_step_layer *layer = layer_at(s, l);
+    const gpu_step_layer *layer = AT(const gpu_step_layer, s.layers + (uint64_t)l * s.layer_size);
     if (LANE < n)
         m = layer->m[(which == 0   ? GPU_STEP_Q
                       : which == 1 ? GPU_STEP_O
@@ -183,11 +208,11 @@ DEV void step_fetch(const gpu_step_args &s, uint8_t *smem, uint64_t *full, uint6
 
 /* ---- products ---- */
 
-/* Place of column c of the input, in halves, for loads of 16 bytes: of each 64 columns
-   [lane % 4][k-step][half of it][2]. */
-DEV int x_place(int c)
+/* Place of column c, a multiple of 8, of the input, in halves, for loads of 16 bytes: of each 64
+   columns [pair % 4][k-step][half of it][2]. The next pairs are 16 further each. */
+DEV uint32_t x_place(uint32_t c)
 {
-    return c / 64 * 64 + c % 8 / 2 * 16 + c / 16 % 4 * 4 + c / 8 % 2 * 2 + c % 2;
+    return (c & ~63u) + (c >> 4 & 3) * 4 + (c >> 3 & 1) * 2;
 }
 
 DEV void give_back(uint64_t *empty)
@@ -201,7 +226,7 @@ DEV void give_back(uint64_t *empty)
    slot is given back when its codes are in registers: of wide types, which come a tile at a time,
    those of the last one. */
 template <int T>
-DEV void step_unit(const uint8_t *unit, uint64_t *empty, const uint8_t *x, float *part)
+DEV void step_unit(const uint8_t *unit, uint64_t *empty, const uint8_t *x, float *part, int lane)
 {
     const bool wide = T != GPU_WEIGHT_Q4_K && T != GPU_WEIGHT_Q4_0;
     codes<T> c[wide ? 1 : 4];
@@ -209,20 +234,20 @@ DEV void step_unit(const uint8_t *unit, uint64_t *empty, const uint8_t *x, float
     ready_scales<T> ready;
     UNROLL
     for (int j = 0; j < (wide ? 0 : 4); j++)
-        codes_load<T, true>(&c[wide ? 0 : j], unit, j);
-    scales_load<T, true>(&st, unit);
-    scales_ready<T>(&st, &ready);
+        codes_load<T, true>(&c[wide ? 0 : j], unit, j, lane);
+    scales_load<T, true>(&st, unit, lane);
+    scales_ready<T>(&st, &ready, (uint32_t)lane);
     if (!wide)
         give_back(empty);
     float acc[4] = {};
     UNROLL
     for (int j = 0; j < 4; j++) {
-        const uint4 x0 = *(const uint4 *)(x + j * 128 + LANE % 4 * 32);
-        const uint4 x1 = *(const uint4 *)(x + j * 128 + LANE % 4 * 32 + 16);
+        const uint4 x0 = *(const uint4 *)(x + j * 128 + lane % 4 * 32);
+        const uint4 x1 = *(const uint4 *)(x + j * 128 + lane % 4 * 32 + 16);
         tile_scales ts;
-        scales_of_tile<T>(&ready, j, &ts);
+        scales_of_tile<T>(&ready, j, &ts, lane);
         if (wide)
-            codes_load<T, true>(&c[0], unit, j);
+            codes_load<T, true>(&c[0], unit, j, lane);
         if (wide && j == 3)
             give_back(empty);
         UNROLL
@@ -233,55 +258,52 @@ DEV void step_unit(const uint8_t *unit, uint64_t *empty, const uint8_t *x, float
                 word_of(k < 2 ? x0 : x1, k % 2 * 2 + 1));
         }
     }
-    if (LANE % 4 == 0)
-        part[LANE / 4] = acc[0], part[LANE / 4 + 8] = acc[2];
+    if (lane % 4 == 0)
+        part[lane / 4] = acc[0], part[lane / 4 + 8] = acc[2];
 }
 
-/* A block's part of the launch, as its warps see it. */
-struct step_block {
-    uint8_t *ring, *xs;
-    float *parts, *sums;
-    uint64_t *full, *empty;
-    int slot;              /* of the next copy, */
-    uint32_t lap;          /* and how often the ring has gone round before it */
-    float x_scale;         /* of the input */
-    uint8_t *layers;       /* copies of the layer and of the next one */
-    gpu_step_matrix *head; /* copies, too: */
-    gpu_step_kind *kinds;
-    float *vectors; /* of step_here */
+/* Where a warp is in the ring. */
+struct step_place {
+    int slot;     /* of the next copy, */
+    uint32_t lap; /* and how often the ring has gone round before it */
 };
 
 /* The units of one item that are this warp's. */
 template <int T>
-DEV void step_multiply(const gpu_step_args &s, step_block *b, const gpu_step_matrix &m, float *part)
+DEV void step_multiply(const gpu_step_args &s, step_place *at, const gpu_step_matrix &m,
+                       uint8_t *smem, float *part)
 {
-    const int n_block = m.n_block, n_unit = m.n_unit, n_copy = m.n_copy, team = WARP / STEP_TEAM;
+    const int n_block = m.n_block, n_unit = m.n_unit, n_copy = m.n_copy;
+    const int tid = anew(TID), lane = tid & 31, warp = tid >> 5, team = warp / STEP_TEAM;
+    uint64_t *full = (uint64_t *)(smem + s.bars), *empty = full + s.n_slot;
     NO_UNROLL
-    for (int c = (team - b->slot) & (STEP_TEAMS - 1); c < n_copy; c += STEP_TEAMS) {
-        int slot = b->slot + c;
-        uint32_t lap = b->lap;
+    for (int c = (team - at->slot) & (STEP_TEAMS - 1); c < n_copy; c += STEP_TEAMS) {
+        int slot = at->slot + c;
+        uint32_t lap = at->lap;
         for (; slot >= s.n_slot; lap++)
             slot -= s.n_slot;
         const int n = n_unit < n_block - c * n_unit ? n_unit : n_block - c * n_unit;
-        const int mine = (WARP - slot / STEP_TEAMS - (int)lap) & (STEP_TEAM - 1);
-        bar_wait(&b->full[slot], lap & 1);
+        const int mine = (warp - slot / STEP_TEAMS - (int)lap) & (STEP_TEAM - 1);
+        bar_wait(&full[slot], lap & 1);
         if (mine < n)
-            step_unit<T>(b->ring + slot * s.slot_size + mine * block_bytes(T), &b->empty[slot],
-                         b->xs + (c * n_unit + mine) * 512, part + (c * n_unit + mine) * 16);
+            step_unit<T>(smem + slot * s.slot_size + mine * block_bytes(T), &empty[slot],
+                         smem + s.area + (c * n_unit + mine) * 512, part + (c * n_unit + mine) * 16,
+                         lane);
         else
-            give_back(&b->empty[slot]); /* when all lanes have seen the round */
+            give_back(&empty[slot]); /* when all lanes have seen the round */
     }
-    b->slot += n_copy;
-    for (; b->slot >= s.n_slot; b->lap++)
-        b->slot -= s.n_slot;
+    at->slot += n_copy;
+    for (; at->slot >= s.n_slot; at->lap++)
+        at->slot -= s.n_slot;
 }
 
-DEV void step_any(const gpu_step_args &s, step_block *b, const gpu_step_matrix &m, float *part)
+DEV void step_any(const gpu_step_args &s, step_place *at, const gpu_step_matrix &m, uint8_t *smem,
+                  float *part)
 {
     switch (m.type) {
 #define STEP_CASE(type)                                                                            \
     case GPU_WEIGHT_##type:                                                                        \
-        step_multiply<GPU_WEIGHT_##type>(s, b, m, part);                                           \
+        step_multiply<GPU_WEIGHT_##type>(s, at, m, smem, part);                                    \
         break;
         GPU_STEP_WEIGHTS(STEP_CASE)
 #undef STEP_CASE
@@ -290,110 +312,72 @@ DEV void step_any(const gpu_step_args &s, step_block *b, const gpu_step_matrix &
 
 /* ---- inputs of products ---- */
 
-DEV float step_most(float top, float *room)
+/* Sums or maxima of all warps, of which each has put its own there. */
+DEV float step_sum(const float *room)
 {
-    top = warp_max(top);
-    if (LANE == 0)
-        room[WARP] = top;
+    float sum = 0.0f;
     sync_work();
     for (int i = 0; i < STEP_WARPS; i++)
-        top = f_max(top, room[i]);
-    return top;
+        sum += room[i];
+    return sum;
+}
+DEV float step_most(const float *room)
+{
+    float most = 0.0f;
+    sync_work();
+    for (int i = 0; i < STEP_WARPS; i++)
+        most = f_max(most, room[i]);
+    return most;
+}
+
+/* The columns of a thread are those of rows.cuh's kernels of a whole row: eights, WIDE_ROW * 8
+   apart. */
+DEV int eights_of(int tid, int j)
+{
+    return 8 * (tid + STEP_WORK * j);
 }
 
 /* Eight columns of a row that other blocks wrote. Behind the last column are zeros. */
 DEV void far_eight(float *v, const float *row, int at, int n)
 {
-    if (in_eights(row, n)) {
-        const float4 a = at < n ? ld_far4(row + at) : float4(),
-                     b = at < n ? ld_far4(row + at + 4) : float4();
-        v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w;
-        v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
-        return;
-    }
+    const float4 a = at < n ? ld_far4(row + at) : float4(),
+                 b = at < n ? ld_far4(row + at + 4) : float4();
+    v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w;
+    v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
+}
+
+/* Likewise to a product's input as f16, times a power of two: eight j of this thread. */
+DEV void put_eight(uint8_t *xs, int tid, int j, const float *v, float by)
+{
+    uint16_t *to = (uint16_t *)xs + x_place(8 * (uint32_t)tid) + j * 8 * STEP_WORK;
     UNROLL
-    for (int i = 0; i < 8; i++)
-        v[i] = at + i < n ? ld_far(row + at + i) : 0.0f;
+    for (int i = 0; i < 4; i++)
+        *(uint32_t *)(to + i * 16) = h2(v[2 * i] * by, v[2 * i + 1] * by);
 }
 
-/* Likewise to f16, times a power of two. */
-DEV void put_eight(const step_block *b, int c, const float *v, float by)
+/* The norm of x, as `between` makes it, to a product's input. Returns by what products are
+   multiplied. */
+DEV float step_norm(const gpu_step_args &s, uint8_t *smem, const float *x, const float *norm)
 {
-    UNROLL
-    for (int i = 0; i < 8; i += 2)
-        *(uint32_t *)(b->xs + 2 * x_place(c + i)) = h2(v[i] * by, v[i + 1] * by);
-}
-
-/* The columns of thread TID are those of rows.cuh's kernels of a whole row: eights, WIDE_ROW * 8
-   apart. The first ones stay in registers. */
-DEV int eights_of(int j)
-{
-    return 8 * (TID + STEP_WORK * j);
-}
-
-/* Eight columns of x again, normed where there is a norm. */
-DEV void step_again(float *v, const float *x, const float *norm, float factor, int c, int n)
-{
-    float by[8];
-    far_eight(v, x, c, n);
-    if (norm == 0)
-        return;
-    load_eight(by, norm, c, n);
-    UNROLL
-    for (int e = 0; e < 8; e++)
-        v[e] = v[e] * factor * by[e];
-}
-
-/* A row to f16 as pack_row makes it: N eights of a thread, which holds them, then the rest. */
-template <int N>
-DEV void step_put(step_block *b, const float (*held)[8], float top, const float *x,
-                  const float *norm, float factor, int n)
-{
-    const int n256 = (n + 255) / 256 * 256;
-    float more[8];
-    for (int c = eights_of(N); c < n; c += 8 * STEP_WORK) {
-        step_again(more, x, norm, factor, c, n);
-        top = most_of_eight(more, top);
-    }
-    top = step_most(top, b->sums + STEP_WARPS);
-    const float scale = row_power(top, false);
-    b->x_scale = row_power(top, true);
-    UNROLL
-    for (int j = 0; j < N; j++)
-        if (eights_of(j) < n256)
-            put_eight(b, eights_of(j), held[j], scale);
-    for (int c = eights_of(N); c < n256; c += 8 * STEP_WORK) {
-        step_again(more, x, norm, factor, c, n);
-        put_eight(b, c, more, scale);
-    }
-    sync_work();
-}
-
-/* The norm of x, as `between` makes it. */
-DEV void step_norm(const gpu_step_args &s, step_block *b, const float *x, const float *norm)
-{
-    float v[STEP_NORMS][8], w[STEP_NORMS][8], more[8], square = 0.0f, top = 0.0f;
-    const int n = s.n_embd;
+    float v[STEP_NORMS][8], w[STEP_NORMS][8], square = 0.0f, top = 0.0f;
+    float *sums = (float *)(smem + s.sums);
+    const int n = s.n_embd, tid = anew(TID);
     UNROLL
     for (int j = 0; j < STEP_NORMS; j++) {
-        far_eight(v[j], x, eights_of(j), n);
-        load_eight(w[j], norm, eights_of(j), n);
+        const int c = eights_of(tid, j);
+        const float4 a = c < n ? *(const float4 *)(norm + c) : float4(),
+                     b = c < n ? *(const float4 *)(norm + c + 4) : float4();
+        far_eight(v[j], x, c, n);
+        w[j][0] = a.x, w[j][1] = a.y, w[j][2] = a.z, w[j][3] = a.w;
+        w[j][4] = b.x, w[j][5] = b.y, w[j][6] = b.z, w[j][7] = b.w;
     }
     UNROLL
     for (int j = 0; j < STEP_NORMS; j++)
         square = square_of_eight(v[j], square);
-    for (int c = eights_of(STEP_NORMS); c < n; c += 8 * STEP_WORK) {
-        far_eight(more, x, c, n);
-        square = square_of_eight(more, square);
-    }
     square = warp_sum(square);
     if (LANE == 0)
-        b->sums[WARP] = square;
-    sync_work();
-    float sum = 0.0f;
-    for (int i = 0; i < STEP_WARPS; i++)
-        sum += b->sums[i];
-    const float factor = 1.0f / sqrtf(sum / (float)n + s.eps);
+        sums[WARP] = square;
+    const float factor = 1.0f / sqrtf(step_sum(sums) / (float)n + s.eps);
     UNROLL
     for (int j = 0; j < STEP_NORMS; j++) {
         UNROLL
@@ -401,20 +385,37 @@ DEV void step_norm(const gpu_step_args &s, step_block *b, const float *x, const 
             v[j][e] = v[j][e] * factor * w[j][e];
         top = most_of_eight(v[j], top);
     }
-    step_put<STEP_NORMS>(b, v, top, x, norm, factor, n);
+    top = warp_max(top);
+    if (LANE == 0)
+        sums[STEP_WARPS + WARP] = top;
+    top = step_most(sums + STEP_WARPS);
+    const float scale = row_power(top, false);
+    UNROLL
+    for (int j = 0; j < STEP_NORMS; j++)
+        if (eights_of(tid, j) < (n + 255) / 256 * 256)
+            put_eight(smem + s.area, tid, j, v[j], scale);
+    sync_work();
+    return row_power(top, true);
 }
 
-/* A row of other blocks. */
-DEV void step_take(step_block *b, const float *x, int n)
+/* Likewise a row whose blocks noted its largest magnitude. */
+DEV float step_take(const gpu_step_args &s, uint8_t *smem, const float *x, int n, gpu_at most)
 {
-    float v[STEP_TAKES][8], top = 0.0f;
-    UNROLL
-    for (int j = 0; j < STEP_TAKES; j++)
-        far_eight(v[j], x, eights_of(j), n);
-    UNROLL
-    for (int j = 0; j < STEP_TAKES; j++)
-        top = most_of_eight(v[j], top);
-    step_put<STEP_TAKES>(b, v, top, x, 0, 1.0f, n);
+    const int n256 = (n + 255) / 256 * 256, tid = anew(TID);
+    const float top = ld_far(AT(const float, most)), scale = row_power(top, false);
+    NO_UNROLL
+    for (int j0 = 0; eights_of(tid, j0) < n256; j0 += STEP_TAKES) {
+        float v[STEP_TAKES][8];
+        UNROLL
+        for (int j = 0; j < STEP_TAKES; j++)
+            far_eight(v[j], x, eights_of(tid, j0 + j), n);
+        UNROLL
+        for (int j = 0; j < STEP_TAKES; j++)
+            if (eights_of(tid, j0 + j) < n256)
+                put_eight(smem + s.area, tid, j0 + j, v[j], scale);
+    }
+    sync_work();
+    return row_power(top, true);
 }
 
 /* ---- attention ---- */
@@ -423,248 +424,232 @@ DEV void step_take(step_block *b, const float *x, int n)
    first level of cache. */
 struct step_here {
     const gpu_step_layer *layer;
-    const gpu_step_lane *lanes; /* [n_head_kv] */
-    const gpu_step_kind *kind;
+    const gpu_step_lane *lanes;  /* [n_head_kv] */
     float *q_norm, *k_norm, *cs; /* [dim_k], [dim_k], [n_pair][2] */
 };
 
-/* The chunks of a layer's lanes in turn: the longest are the last of a lane, and go first. The
-   order of blocks turns round, so that none gets the longest always. */
-struct step_piece {
-    int k, head, chunk;
-    const gpu_step_lane *lane; /* 0: there are no more */
-    int first, end;            /* pages */
+/* What this block reads in a layer, in shared memory: chunks of lanes, and the references of their
+   pages one behind the other. */
+struct step_list {
+    gpu_step_piece piece[GPU_STEP_PIECES];
+    int n_page, unused[3];
+    gpu_attend_ref ref[1]; /* [s.n_page] */
 };
 
-DEV step_piece next_piece(const gpu_step_args &s, const step_here &h, int k)
+DEV step_list *list_of(const gpu_step_args &s, uint8_t *smem)
 {
-    const int n = h.layer->n_most * s.n_head_kv, n_block = (int)gridDim.x;
-    step_piece p;
-    p.lane = 0, p.head = p.chunk = p.first = p.end = 0;
-    for (p.k = k;; p.k++) {
-        const int i = p.k * n_block + (p.k % 2 ? n_block - 1 - (int)blockIdx.x : (int)blockIdx.x);
-        if (p.k * n_block >= n)
-            return p;
-        if (i >= n)
-            continue;
-        p.head = i % s.n_head_kv;
-        p.chunk = h.layer->n_most - 1 - i / s.n_head_kv;
-        if (p.chunk < h.lanes[p.head].n_chunk)
-            break;
-    }
-    const gpu_step_lane *lane = p.lane = h.lanes + p.head;
-    if (lane->chunks != 0) {
-        p.first = AT(const int32_t, lane->chunks)[p.chunk];
-        p.end = AT(const int32_t, lane->chunks)[p.chunk + 1];
-    } else {
-        p.first = chunk_first(p.chunk);
-        p.end = chunk_first(p.chunk + 1);
-        p.end = p.end < lane->end ? p.end : lane->end;
-    }
-    return p;
+    return (step_list *)(smem + s.list);
 }
 
-DEV bool adds_to(const step_piece &p)
+/* Lists them, by a warp. Chunks of all lanes are blocks' work in turn: the longest are the last of
+   a lane, and go first. The order of blocks turns round, so that none gets the longest always. */
+DEV void list_make(const gpu_step_args &s, const step_here &h, uint8_t *smem)
 {
-    return p.chunk == p.lane->chunk;
+    step_list *list = list_of(s, smem);
+    const int n_block = (int)gridDim.x, me = (int)blockIdx.x;
+    const int i = LANE * n_block + (LANE % 2 ? n_block - 1 - me : me);
+    const int head = i % s.n_head_kv, chunk = h.layer->n_most - 1 - i / s.n_head_kv;
+    const gpu_step_lane *lane = h.lanes + head;
+    int first = 0, end = 0;
+    if (chunk >= 0 && chunk < lane->n_chunk) {
+        if (lane->chunks != 0) {
+            first = AT(const int32_t, lane->chunks)[chunk];
+            end = AT(const int32_t, lane->chunks)[chunk + 1];
+        } else {
+            first = chunk_first(chunk);
+            end = chunk_first(chunk + 1);
+            end = end < lane->end ? end : lane->end;
+        }
+    }
+    const int n = end - first;
+    int sum = n;
+    NO_UNROLL
+    for (int d = 1; d < 32; d *= 2) {
+        const int before = (int)shfl((uint32_t)sum, (LANE - d) & 31);
+        sum += LANE >= d ? before : 0;
+    }
+    gpu_step_piece *p = list->piece + LANE;
+    p->head = head, p->chunk = chunk, p->first = first, p->at = sum - n, p->end = sum;
+    if (LANE == 31)
+        list->n_page = sum;
+    NO_UNROLL
+    for (int k = 0; k < n; k++)
+        cp16(list->ref + sum - n + k, AT(const gpu_attend_ref, lane->refs) + first + k);
+    cp_commit();
 }
 
-/* A tile of entries in shared memory, in one of two forms. near: keys [dim][64 entries], values
-   [entry][dim], as pages have them, 16 bytes each, whose number is turned by the row's, so that no
-   bank is hit twice. Else [8 dimensions][64 entries][16 bytes]. */
-struct step_tile {
-    int near, dim16, v16, v_row /* bytes */, values /* offset */;
-};
-
-DEV step_tile tile_of(const gpu_step_args &s, const gpu_step_kind &kind)
+/* Page number u of the list, in the pool. */
+DEV const uint8_t *page_at(const step_list *list, const step_here &h, int u)
 {
-    step_tile t;
-    t.near = kind.near, t.dim16 = up16(s.dim_k), t.v16 = up16(s.dim_v);
-    t.v_row = (s.dim_v * 2 + 127) / 128 * 128;
-    t.values = t.dim16 * 128;
-    return t;
+    return AT(const uint8_t, h.layer->pool) + (uint64_t)list->ref[u].page * h.layer->stride;
 }
 
-DEV void near_fetch(const gpu_step_args &s, const gpu_step_kind &kind, const step_tile &t,
-                    const uint8_t *page, uint8_t *out)
+/* The first pages go to the second level of cache: by one thread, early, since what comes from
+   memory waits behind the ring's share of it. */
+DEV void pages_prefetch(const gpu_step_args &s, const step_here &h, uint8_t *smem)
 {
-    const int n_key = s.page_len / 8, n_value = s.dim_v / 8;
-    for (int i = TID; i < s.dim_k * n_key; i += STEP_WORK) {
-        const int row = i / n_key, c = i % n_key;
-        cp16(out + row * 128 + (c ^ (row & 7)) * 16, page + kind.k.plane[0].at + i * 16);
-    }
-    for (int i = TID; i < s.page_len * n_value; i += STEP_WORK) {
-        const int row = i / n_value, c = i % n_value;
-        cp16(out + t.values + row * t.v_row + (c ^ (row & 7)) * 16,
-             page + kind.v.plane[0].at + (size_t)row * kind.v.plane[0].pitch + c * 16);
-    }
+    const step_list *list = list_of(s, smem);
+    NO_UNROLL
+    for (int u = 0; u < list->n_page && u < 4; u++)
+        bulk_prefetch(page_at(list, h, u), (int)h.layer->stride);
 }
 
-/* Any other type, by way of registers. */
-DEV void far_fill(const gpu_part &part, const uint8_t *page, int page_len, int n, int order,
-                  uint8_t *out)
+/* A page in shared memory: keys [dim][64 entries], values [entry][dim], as pages have them, 16
+   bytes each, whose number is turned by the row's, so that no bank is hit twice. */
+DEV int value_row(const gpu_step_args &s)
 {
-    const int n16 = up16(n), n8 = up16(part.dim) / 8;
-    for (int i = TID; i < n16 * n8; i += STEP_WORK) {
-        const int e = i % n16, d8 = i / n16;
-        float x[8] = {};
-        if (e < n)
-            entry_slots(part, page, page_len, e, d8 * 8, order, x);
-        *(uint4 *)(out + (d8 * TILE + e) * 16) =
-            make_uint4(h2(x[0], x[1]), h2(x[2], x[3]), h2(x[4], x[5]), h2(x[6], x[7]));
+    return (s.dim_v * 2 + 127) & ~127;
+}
+DEV int near_at(int row, int row_bytes, int c)
+{
+    return row * row_bytes + (c ^ (row & 7)) * 16;
+}
+
+/* Brings page u of the list, where there is one. A thread has every 64th row of keys, and one of
+   values. */
+DEV void page_fetch(const gpu_step_args &s, const step_here &h, uint8_t *smem, int u)
+{
+    const step_list *list = list_of(s, smem);
+    if (u < list->n_page) {
+        const uint8_t *page = page_at(list, h, u);
+        const int tid = anew(TID), row = tid / 8, c = tid % 8, n = s.dim_v / 8;
+        uint8_t *keys = smem + s.area + u % 2 * s.tile, *values = keys + s.dim_k * 128;
+        const uint8_t *k = page + h.layer->k_at + tid * 16;
+        const uint8_t *v = page + h.layer->v_at + (row * n + c) * 16;
+        uint8_t *to_k = keys + near_at(row, 128, c), *to_v = values + near_at(row, value_row(s), c);
+        UNROLL
+        for (int i = 0; i < 2; i++) {
+            if (row + 64 * i < s.dim_k)
+                cp16(to_k + i * 64 * 128, k + i * 64 * 128);
+            if (c + 8 * i < n)
+                cp16(to_v + i * 128, v + i * 128);
+        }
     }
+    cp_commit();
 }
 
 /* Keys 8 w .. 8 w + 7 at dimensions 16 k .. 16 k + 32: of two k-steps. */
-DEV void step_keys(const step_tile &t, const uint8_t *keys, int w, int k, uint32_t *b)
+DEV void step_keys(const uint8_t *keys, int lane, int w, int k, uint32_t *b)
 {
-    const int i = LANE / 8, r = LANE % 8, row = 16 * k + 8 * i + r;
-    if (t.near)
-        ldsm4t(b, keys + row * 128 + (w ^ (row & 7)) * 16);
-    else
-        ldsm4(b, keys + ((2 * k + i) * TILE + 8 * w + r) * 16);
+    ldsm4t(b, keys + near_at(16 * k + lane, 128, w));
 }
-/* Values of entries 16 k .. 16 k + 16 at dimensions 8 d and, in b[2..3], 8 e ... */
-DEV void step_values(const step_tile &t, const uint8_t *values, int d, int e, int k, uint32_t *b)
+/* Values of entries 16 k .. 16 k + 32 at dimensions 8 d ..: of two k-steps. */
+DEV void step_values(const uint8_t *values, int row_bytes, int lane, int d, int k, uint32_t *b)
 {
-    const int i = LANE / 8, row = 16 * k + (i & 1) * 8 + LANE % 8, c = i < 2 ? d : e;
-    if (t.near)
-        ldsm4t(b, values + row * t.v_row + (c ^ (row & 7)) * 16);
-    else
-        ldsm4t(b, values + (c * TILE + row) * 16);
+    ldsm4t(b, values + near_at(16 * k + lane, row_bytes, d));
 }
 
-/* A query of the group to f16 there, by a warp: qkv, then attend_queries. */
-DEV void step_query(const gpu_step_args &s, const step_here &h, float *x, int head, int row,
-                    uint8_t *qs, float *scale)
+/* A query of the group to f16, by a warp: attend_queries. */
+DEV void query_put(const gpu_step_args &s, float *x, int row, uint8_t *smem)
 {
     const int dim = s.dim_k;
-    const float *bias = AT(const float, h.layer->bq);
-    head_row(x, AT(const float, s.q) + (size_t)head * dim, dim,
-             bias != 0 ? bias + head * dim : bias, h.layer->q_norm != 0 ? h.q_norm : 0, s.eps, 0,
-             h.layer->cs != 0 ? h.cs : 0, h.layer->n_pair, h.layer->adjacent);
-    if (s.temp_scale != 0.0f) {
-        const float by = temperature(s.temp_scale, s.temp_len, *AT(const int32_t, s.pos));
-        for (int i = LANE; i < dim; i += 32)
+    float by = 1.0f, top = 0.0f;
+    if (s.temp_scale != 0.0f)
+        by = temperature(s.temp_scale, s.temp_len, *AT(const int32_t, s.pos));
+    NO_UNROLL
+    for (int i = LANE; i < dim; i += 32) {
+        if (s.temp_scale != 0.0f)
             x[i] *= by;
-        sync_warp();
-    }
-    if (h.kind->k.wht_scale != 0.0f)
-        wht_shared<32>(x, dim, h.kind->k.group, h.kind->k.wht_scale, false);
-    float top = 0.0f;
-    for (int i = LANE; i < dim; i += 32)
         top = f_max(top, fabsf(x[i]));
+    }
+    sync_warp();
     top = warp_max(top);
-    const float by = row_power(top, false);
-    for (int c = 2 * LANE; c < up16(dim); c += 64) {
-        const int i = slot_dim(h.kind->order, c), j = slot_dim(h.kind->order, c + 1);
-        *(uint32_t *)(qs + (c / 8 * ROWS + row) * 16 + c % 8 * 2) =
-            h2(i < dim ? x[i] * by : 0.0f, j < dim ? x[j] * by : 0.0f);
-    }
+    by = row_power(top, false);
+    NO_UNROLL
+    for (int c = 2 * LANE; c < dim; c += 64)
+        *(uint32_t *)(smem + s.queries + (c / 8 * ROWS + row) * 16 + c % 8 * 2) =
+            h2(x[c] * by, x[c + 1] * by);
     if (LANE == 0)
-        scale[row] = row_power(top, true) * s.factor;
+        ((float *)(smem + s.sums))[2 * STEP_WARPS + row] = row_power(top, true) * s.factor;
 }
 
-/* The new key and value of a head, in shared memory, by a warp each. */
-DEV void step_key(const gpu_step_args &s, const step_here &h, int head, float *x)
+DEV float *new_entry(const gpu_step_args &s, uint8_t *smem) /* key, then value */
 {
-    const int dim = s.dim_k;
-    const float *bias = AT(const float, h.layer->bk);
-    head_row(x, AT(const float, s.k) + (size_t)head * dim, dim,
-             bias != 0 ? bias + head * dim : bias, h.layer->k_norm != 0 ? h.k_norm : 0, s.eps, 0,
-             h.layer->cs != 0 ? h.cs : 0, h.layer->n_pair, h.layer->adjacent);
-    for (int i = LANE; h.layer->centre != 0 && i < dim; i += 32)
-        x[i] -= AT(const float, h.layer->centre)[head * dim + i];
+    return (float *)(smem + s.rows) + s.n_head / s.n_head_kv * s.dim_k;
 }
-DEV void step_value(const gpu_step_args &s, const step_here &h, int head, float *x)
+
+/* The queries of a piece, and the new key and value where it has their page: a warp each. */
+DEV void step_enter(const gpu_step_args &s, const step_here &h, const gpu_step_piece &p, bool adds,
+                    uint8_t *smem)
 {
-    const float *from = AT(const float, s.v) + (size_t)head * s.dim_v;
-    float v[8];
-    UNROLL
-    for (int j = 0; j < 8; j++)
-        v[j] = LANE + 32 * j < s.dim_v ? ld_far(from + LANE + 32 * j) : 0.0f;
-    UNROLL
-    for (int j = 0; j < 8; j++) {
-        const int i = LANE + 32 * j;
-        if (i < s.dim_v)
-            x[i] =
-                h.layer->bv != 0 ? v[j] + AT(const float, h.layer->bv)[head * s.dim_v + i] : v[j];
+    const int n_group = s.n_head / s.n_head_kv, dim = s.dim_k, n_v = s.dim_v;
+    const gpu_step_layer *layer = h.layer;
+    NO_UNROLL
+    for (int r = WARP; r < n_group + (adds ? 2 : 0); r += STEP_WARPS) {
+        float *x = (float *)(smem + s.rows) + r * dim;
+        const bool query = r < n_group;
+        if (r <= n_group) {
+            const int head = query ? p.head * n_group + r : p.head;
+            const float *from = AT(const float, query ? s.q : s.k) + (size_t)head * dim;
+            const float *bias = AT(const float, query ? layer->bq : layer->bk);
+            const float *norm = (query ? layer->q_norm : layer->k_norm) == 0 ? 0
+                                : query                                      ? h.q_norm
+                                                                             : h.k_norm;
+            head_row<4>(x, from, dim, bias != 0 ? bias + head * dim : bias, norm, s.eps, 0,
+                        layer->cs != 0 ? h.cs : 0, layer->n_pair, layer->adjacent);
+            if (query)
+                query_put(s, x, r, smem);
+            for (int i = LANE; !query && layer->centre != 0 && i < dim; i += 32)
+                x[i] -= AT(const float, layer->centre)[head * dim + i];
+            continue;
+        }
+        const float *from = AT(const float, s.v) + (size_t)p.head * n_v;
+        const float *bias = AT(const float, layer->bv);
+        float v[4];
+        UNROLL
+        for (int j = 0; j < 4; j++)
+            v[j] = LANE + 32 * j < n_v ? ld_far(from + LANE + 32 * j) : 0.0f;
+        UNROLL
+        for (int j = 0; j < 4; j++)
+            if (LANE + 32 * j < n_v)
+                x[LANE + 32 * j] = bias != 0 ? v[j] + bias[p.head * n_v + LANE + 32 * j] : v[j];
     }
 }
 
-/* The queries of a piece; where its chunk has the new entry's page, that is written. */
-DEV void step_enter(const gpu_step_args &s, const step_here &h, const step_piece &p, uint8_t *smem)
+/* The new entry, to its page of the lane or to a copy that was fetched before. */
+DEV void entry_put(const gpu_step_args &s, const step_here &h, const gpu_step_lane &lane,
+                   uint8_t *smem, uint8_t *tile)
 {
-    const int n_group = s.n_head / s.n_head_kv, half = TID / 128 % 2;
-    float *rows = (float *)(smem + s.rows), *key = rows + n_group * s.dim_k, *value = key + s.dim_k;
-    float *scale = (float *)(smem + s.sums) + 2 * STEP_WARPS;
-    const int n_code = row_codes(s.dim_k > s.dim_v ? s.dim_k : s.dim_v);
-    uint8_t *code = smem + s.codes + half * (n_code + 64);
-    for (int r = WARP; r < n_group + (adds_to(p) ? 2 : 0); r += STEP_WARPS)
-        if (r < n_group)
-            step_query(s, h, rows + r * s.dim_k, p.head * n_group + r, r, smem + s.queries, scale);
-        else if (r == n_group)
-            step_key(s, h, p.head, key);
-        else
-            step_value(s, h, p.head, value);
-    sync_work();
-    if (!adds_to(p))
+    const int half = TID / 128, d = TID % 128, slot = lane.slot;
+    if (half > 1 || d >= (half == 0 ? s.dim_k : s.dim_v))
         return;
-    const gpu_part &part = half == 0 ? h.kind->k : h.kind->v;
-    const float *x = half == 0 ? key : value;
-    uint16_t *to = (uint16_t *)(code + n_code);
-    if (TID < 256) {
-        if (row_clips(x, part.dim, h.kind->limit[half], TID % 128) && s.clipped != 0)
+    const float x = new_entry(s, smem)[half * s.dim_k + d];
+    uint8_t *to = half == 0 ? tile + near_at(d, 128, slot / 8) + slot % 8 * 2
+                            : tile + s.dim_k * 128 + near_at(slot, value_row(s), d / 8) + d % 8 * 2;
+    if (tile == 0) {
+        to = AT(uint8_t, lane.page) + (half == 0 ? h.layer->k_at + (d * TILE + slot) * 2
+                                                 : h.layer->v_at + (slot * s.dim_v + d) * 2);
+        if (!(fabsf(x) <= s.limit) && s.clipped != 0)
             atomic_min(AT(int32_t, s.clipped), h.layer->clip + half);
-        row_encode(part, x, code, to, TID % 128);
     }
-    if (!h.kind->near)
-        sync_work();
-    if (TID < 256)
-        row_store(part, x, code, to, AT(uint8_t, p.lane->page), s.page_len, p.lane->slot,
-                  TID % 128);
-    if (!h.kind->near)
-        sync_work();
+    *(uint16_t *)to = (uint16_t)half_of(within(x, s.limit));
 }
 
-/* The new entry to a tile whose page was fetched before it was written: near. */
-DEV void step_patch(const gpu_step_args &s, const step_tile &t, const step_piece &p, uint8_t *smem,
-                    uint8_t *tile)
-{
-    const float *key = (const float *)(smem + s.rows) + s.n_head / s.n_head_kv * s.dim_k;
-    const int slot = p.lane->slot;
-    for (int d = TID; d < s.dim_k; d += STEP_WORK)
-        *(uint16_t *)(tile + d * 128 + ((slot / 8) ^ (d & 7)) * 16 + slot % 8 * 2) =
-            (uint16_t)half_of(within(key[d], 65504.0f));
-    for (int d = TID; d < s.dim_v; d += STEP_WORK)
-        *(uint16_t *)(tile + t.values + slot * t.v_row + ((d / 8) ^ (slot & 7)) * 16 + d % 8 * 2) =
-            (uint16_t)half_of(within(key[s.dim_k + d], 65504.0f));
-    sync_work();
-}
-
-/* What a block holds of a piece's sums: rows g and g + 8, dimensions 8 warp .. and 8 (warp + 16)
- * ...
-   */
+/* What a thread holds of a piece's sums: rows g and g + 8, dimensions 8 warp ... */
 struct step_sums {
-    float o[2][4], l[4], m[2];
+    float o[4], l[4], m[2];
 };
 
-/* A tile, of whose entries the first `skip` are not seen: attend_part's loop. */
-DEV void step_attend(const gpu_step_args &s, const step_tile &t, const uint8_t *tile, int skip,
-                     const gpu_attend_ref &ref, uint8_t *smem, step_sums *a)
+/* A page of n entries, of which the first `skip` are not seen: attend_part's loop. */
+DEV void step_attend(const gpu_step_args &s, const uint8_t *tile, int skip, int n, float log_count,
+                     uint8_t *smem, step_sums *a)
 {
-    const int warp = WARP, g = LANE / 4, u = LANE % 4, n = ref.n, n_step = (n + 15) / 16;
+    const int tid = anew(TID), lane = tid & 31, warp = tid >> 5, g = lane / 4, u = lane % 4;
+    const int n_step = (n + 15) / 16;
     uint8_t *qs = smem + s.queries, *ps = smem + s.weights;
     float *tops = (float *)(ps + ROWS * TILE * 2); /* [8][16] */
-    const float *scale = (const float *)(smem + s.sums) + 2 * STEP_WARPS;
-    float x[4] = {}, top[2] = {NEG_INF, NEG_INF};
+    float x[4] = {};
     if (warp < 8) {
-        for (int k = 0; warp < 2 * n_step && k < t.dim16 / 16; k += 2) {
+        const float *scale = (const float *)(smem + s.sums) + 2 * STEP_WARPS;
+        float top[2] = {NEG_INF, NEG_INF};
+        const int n_k = warp < 2 * n_step ? s.dim_k / 16 : 0;
+        UNROLL2
+        for (int k = 0; k < n_k; k += 2) {
             uint32_t q[4], b[4];
-            step_keys(t, tile, warp, k, b);
+            step_keys(tile, lane, warp, k, b);
             rows_at(q, qs, k);
             mma(x, q, b[0], b[1]);
-            if (k + 1 < t.dim16 / 16) {
+            if (k + 1 < n_k) {
                 rows_at(q, qs, k + 1);
                 mma(x, q, b[2], b[3]);
             }
@@ -673,36 +658,36 @@ DEV void step_attend(const gpu_step_args &s, const step_tile &t, const uint8_t *
         for (int e = 0; e < 4; e++) {
             const int slot = 8 * warp + 2 * u + (e & 1), i = e / 2;
             const float y =
-                logit_of(x[e], scale[g + 8 * i] * LOG2E, ref.log_count * LOG2E, s.cap, s.cap_by);
+                logit_of(x[e], scale[g + 8 * i] * LOG2E, log_count * LOG2E, s.cap, s.cap_by);
             x[e] = slot >= skip && slot < n ? y : NEG_INF;
             top[i] = f_max(top[i], x[e]);
         }
         tops_put(tops, top);
     }
     sync_work();
-    float c[2];
     UNROLL
     for (int i = 0; i < 2; i++) {
-        const float mm = tops_join<8>(tops, i, &a->m[i], &c[i]);
+        float c;
+        const float mm = tops_join<8>(tops, i, &a->m[i], &c);
         if (warp < 8)
             *(uint32_t *)(ps + (warp * ROWS + g + 8 * i) * 16 + u * 4) =
                 h2(ex2(x[2 * i] - mm), ex2(x[2 * i + 1] - mm));
+        a->o[2 * i] *= c, a->o[2 * i + 1] *= c;
+        a->l[2 * i] *= c, a->l[2 * i + 1] *= c;
     }
     sync_work();
-    UNROLL
-    for (int e = 0; e < 4; e++) {
-        a->o[0][e] *= c[e / 2];
-        a->o[1][e] *= c[e / 2];
-        a->l[e] *= c[e / 2];
-    }
-    const int n_d = t.v16 / 8, d0 = warp < n_d ? warp : 0, d1 = warp + 16 < n_d ? warp + 16 : d0;
-    for (int k = 0; k < n_step; k++) {
+    const uint8_t *values = tile + s.dim_k * 128;
+    for (int k = 0; 8 * warp < s.dim_v && k < n_step; k += 2) {
         uint32_t w[4], b[4];
+        step_values(values, value_row(s), lane, warp, k, b);
         rows_at(w, ps, k);
-        step_values(t, tile + t.values, d0, d1, k, b);
-        mma(a->o[0], w, b[0], b[1]);
-        mma(a->o[1], w, b[2], b[3]);
+        mma(a->o, w, b[0], b[1]);
         mma(a->l, w, ONES, ONES);
+        if (k + 1 < n_step) {
+            rows_at(w, ps, k + 1);
+            mma(a->o, w, b[2], b[3]);
+            mma(a->l, w, ONES, ONES);
+        }
     }
     sync_work();
 }
@@ -732,190 +717,131 @@ DEV float join_end(const step_join &j)
     return j.l > 0.0f ? j.o / j.l : 0.0f;
 }
 
-/* The sums of a piece for others; true: this block is the last of its head. */
-DEV bool step_hand_over(const gpu_step_args &s, const step_piece &p, size_t part0, uint8_t *smem,
-                        const step_sums *a)
+/* A number of attention's output. Returns its magnitude. */
+DEV float att_put(const gpu_step_args &s, int head, int d, float x)
 {
-    const int n_group = s.n_head / s.n_head_kv, v16 = up16(s.dim_v), g = LANE / 4, u = LANE % 4;
-    float *o = AT(float, s.o), *ml = AT(float, s.ml);
-    uint32_t *flag = (uint32_t *)(smem + s.sums) + 3 * STEP_WARPS;
+    AT(float, s.att)[(size_t)head * s.dim_v + d] = x;
+    return fabsf(x);
+}
+
+/* The sums of a piece for others; true: this block is the last of its head. */
+DEV bool step_hand_over(const gpu_step_args &s, const gpu_step_piece &p, int n_chunk, size_t part0,
+                        uint8_t *smem, const step_sums *a)
+{
+    const int n_group = s.n_head / s.n_head_kv, g = LANE / 4, u = LANE % 4;
+    step_notes *notes = notes_of(s, smem);
     UNROLL
     for (int i = 0; i < 2; i++) {
         const int row = g + 8 * i;
         const size_t at = part0 + (size_t)p.chunk * n_group + row;
-        UNROLL
-        for (int d = 0; d < 2; d++)
-            UNROLL
-        for (int e = 0; e < 2; e++)
-            if (row < n_group && (WARP + 16 * d) * 8 < v16)
-                o[at * v16 + (WARP + 16 * d) * 8 + 2 * u + e] = a->o[d][2 * i + e];
-        if (row < n_group && WARP == 0 && u == 0)
-            ml[at * 2] = a->m[i], ml[at * 2 + 1] = a->l[2 * i];
+        float *o = AT(float, s.o) + at * s.dim_v + WARP * 8 + 2 * u, *ml = AT(float, s.ml) + at * 2;
+        if (row < n_group && WARP * 8 < s.dim_v)
+            o[0] = a->o[2 * i], o[1] = a->o[2 * i + 1];
+        if (row < n_group && TID < 32 && u == 0)
+            ml[0] = a->m[i], ml[1] = a->l[2 * i];
     }
     fence();
     sync_work();
     if (TID == 0) {
-        *flag = atomic_wrap(AT(uint32_t, s.done) + p.head, (uint32_t)p.lane->n_chunk - 1);
+        notes->came = atomic_wrap(AT(uint32_t, s.done) + p.head, (uint32_t)n_chunk - 1);
         fence();
     }
     sync_work();
-    return (int)*flag == p.lane->n_chunk - 1;
+    return (int)notes->came == n_chunk - 1;
 }
 
-/* Joins the chunks of a head, and turns sums of rotated values back: attend_join. */
-DEV void step_leave(const gpu_step_args &s, const step_here &h, const step_piece &p, uint8_t *smem,
-                    const step_sums *a)
+/* Joins the chunks of a head: attend_join. */
+DEV void step_leave(const gpu_step_args &s, const step_here &h, const gpu_step_piece &p,
+                    int n_chunk, uint8_t *smem, const step_sums *a)
 {
-    const int n_group = s.n_head / s.n_head_kv, v16 = up16(s.dim_v), head0 = p.head * n_group;
-    const size_t part0 = (size_t)head0 * h.layer->n_most;
-    const float *o = AT(const float, s.o), *ml = AT(const float, s.ml);
-    float *rows = (float *)(smem + s.rows);
-    if (p.lane->n_chunk == 1) {
+    const int n_group = s.n_head / s.n_head_kv, head0 = p.head * n_group;
+    float most = 0.0f;
+    if (n_chunk == 1) {
         UNROLL
-        for (int i = 0; i < 8; i++) {
-            const int row = LANE / 4 + (i & 2) * 4;
-            const int d = (WARP + (i & 4) * 4) * 8 + 2 * (LANE % 4) + (i & 1);
+        for (int i = 0; i < 4; i++) {
+            const int row = LANE / 4 + (i & 2) * 4, d = WARP * 8 + 2 * (LANE % 4) + (i & 1);
             if (row >= n_group || d >= s.dim_v)
                 continue;
             step_join j = join_start(h, head0 + row);
-            join_add(&j, a->m[i >> 1 & 1], a->l[i & 2], a->o[i >> 2][i & 3]);
-            rows[row * s.dim_v + d] = join_end(j);
+            join_add(&j, a->m[i >> 1], a->l[i & 2], a->o[i]);
+            most = f_max(most, att_put(s, head0 + row, d, join_end(j)));
         }
     } else {
-        if (!step_hand_over(s, p, part0, smem, a))
+        const size_t part0 = (size_t)head0 * h.layer->n_most;
+        if (!step_hand_over(s, p, n_chunk, part0, smem, a))
             return;
+        NO_UNROLL
         for (int i = TID; i < n_group * s.dim_v; i += STEP_WORK) {
-            const int row = i / s.dim_v;
+            const int row = i / s.dim_v, d = i % s.dim_v;
             step_join j = join_start(h, head0 + row);
-            UNROLL4
-            for (int c = 0; c < p.lane->n_chunk; c++) {
+            UNROLL8
+            for (int c = 0; c < n_chunk; c++) {
                 const size_t at = part0 + (size_t)c * n_group + row;
-                join_add(&j, ld_far(ml + at * 2), ld_far(ml + at * 2 + 1),
-                         ld_far(o + at * v16 + i % s.dim_v));
+                const float2 ml = ld_far2(AT(const float, s.ml) + at * 2);
+                join_add(&j, ml.x, ml.y, ld_far(AT(const float, s.o) + at * s.dim_v + d));
             }
-            rows[i] = join_end(j);
+            most = f_max(most, att_put(s, head0 + row, d, join_end(j)));
         }
     }
-    sync_work();
-    const gpu_part &part = h.kind->v;
-    for (int r = WARP; part.wht_scale != 0.0f && r < n_group; r += STEP_WARPS)
-        wht_shared<32>(rows + r * s.dim_v, s.dim_v, part.group, part.wht_scale, true);
-    if (part.wht_scale != 0.0f)
-        sync_work();
-    for (int i = TID; i < n_group * s.dim_v; i += STEP_WORK)
-        AT(float, s.att)[(size_t)head0 * s.dim_v + i] = rows[i];
+    most_note(s, smem, most);
 }
 
-/* Pages on their way to the two tiles, in the order in which this block needs them. */
-struct step_pages {
-    step_piece p; /* of the next page that is fetched */
-    int page;
-    int n_fetched, n_used;
-    gpu_attend_ref next, there[2]; /* that page, and those in the tiles */
-};
-
-DEV gpu_attend_ref ref_at(const gpu_step_lane *lane, int i)
-{
-    gpu_attend_ref ref = AT(const gpu_attend_ref, lane->refs)[i];
-    if (i == lane->last)
-        ref.n = lane->last_n;
-    return ref;
-}
-
-DEV const uint8_t *page_at(const step_here &h, const gpu_attend_ref &ref)
-{
-    return AT(const uint8_t, h.kind->pool) + (uint64_t)ref.page * h.kind->stride;
-}
-
-DEV void pages_next(step_pages *f)
-{
-    if (f->p.lane != 0)
-        f->next = ref_at(f->p.lane, f->page);
-}
-
-/* Fetches the next page, if a tile is free. */
-DEV void step_page_fetch(const gpu_step_args &s, const step_here &h, const step_tile &t,
-                         uint8_t *tiles, step_pages *f)
-{
-    if (f->p.lane == 0 || f->n_fetched - f->n_used == 2)
-        return;
-    near_fetch(s, *h.kind, t, page_at(h, f->next), tiles + f->n_fetched % 2 * s.tile);
-    cp_commit();
-    f->there[1] = f->next;
-    if (f->n_fetched == f->n_used)
-        f->there[0] = f->next;
-    f->n_fetched++;
-    if (++f->page == f->p.end) {
-        f->p = next_piece(s, h, f->p.k + 1);
-        f->page = f->p.first;
-    }
-    pages_next(f);
-}
-
-/* Waits for the next tile. */
-DEV void step_page_wait(const gpu_step_args &s, const step_here &h, const step_tile &t,
-                        uint8_t *tiles, step_pages *f)
-{
-    step_page_fetch(s, h, t, tiles, f);
-    step_page_fetch(s, h, t, tiles, f);
-    if (f->n_fetched - f->n_used == 2)
-        CP_WAIT(1);
-    else
-        CP_WAIT(0);
-}
-
-/* Attention of a layer, with the barrier before it. */
+/* Attention of a layer, with the barrier before it. What this token writes is put into a page that
+   was fetched before by entry_put. Two pages are on their way at most. */
 DEV void step_attention(const gpu_step_args &s, const step_here &h, uint8_t *smem)
 {
-    const step_tile t = tile_of(s, *h.kind);
-    uint8_t *tiles = smem + s.area;
-    step_pages f;
-    f.p = next_piece(s, h, 0);
-    f.page = f.p.first, f.n_fetched = f.n_used = 0;
-    step_piece p = f.p;
-    pages_next(&f);
-    for (int i = 0; t.near && i < 2; i++) /* what this token writes is put there by step_patch */
-        step_page_fetch(s, h, t, tiles, &f);
-    sync_grid(s);
-    for (; p.lane != 0; p = next_piece(s, h, p.k + 1)) {
+    const step_list *list = list_of(s, smem);
+    NO_UNROLL
+    for (int u = 0; u < 2; u++)
+        page_fetch(s, h, smem, u);
+    sync_grid(s, smem, 0);
+    NO_UNROLL
+    for (int k = 0; k < GPU_STEP_PIECES && list->piece[k].at < list->n_page; k++) {
+        const gpu_step_piece p = list->piece[k];
+        const gpu_step_lane &lane = h.lanes[p.head];
+        const bool adds = p.chunk == lane.chunk;
+        if (p.at == p.end)
+            continue;
         step_sums a = {};
         a.m[0] = a.m[1] = NEG_INF;
-        step_enter(s, h, p, smem);
+        step_enter(s, h, p, adds, smem);
         NO_UNROLL
-        for (int i = p.first; i < p.end; i++) {
-            uint8_t *tile = tiles + f.n_used % 2 * s.tile;
-            if (t.near) {
-                step_page_wait(s, h, t, tiles, &f);
-            } else {
-                f.there[0] = ref_at(p.lane, i);
-                const uint8_t *page = page_at(h, f.there[0]);
-                far_fill(h.kind->k, page, s.page_len, f.there[0].n, h.kind->order, tile);
-                far_fill(h.kind->v, page, s.page_len, f.there[0].n, GPU_ORDER_PLAIN,
-                         tile + t.values);
-            }
+        for (int u = p.at; u < p.end; u++) {
+            const int i = p.first + u - p.at, n = i == lane.last ? lane.last_n : list->ref[u].n;
+            uint8_t *tile = smem + s.area + u % 2 * s.tile;
+            if (u > 0)
+                page_fetch(s, h, smem, u + 1);
+            CP_WAIT(1);
             sync_work();
-            if (t.near && adds_to(p) && i == p.lane->index)
-                step_patch(s, t, p, smem, tile);
-            step_attend(s, t, tile, i == p.lane->first ? p.lane->skip : 0, f.there[0], smem, &a);
-            f.n_used++;
-            f.there[0] = f.there[1];
+            if (adds && u == p.at)
+                entry_put(s, h, lane, smem, 0);
+            if (adds && i == lane.index) {
+                entry_put(s, h, lane, smem, tile);
+                sync_work();
+            }
+            step_attend(s, tile, u == p.at && p.chunk == 0 ? lane.skip : 0, n,
+                        list->ref[u].log_count, smem, &a);
         }
-        step_leave(s, h, p, smem, &a);
-        sync_work();
+        step_leave(s, h, p, lane.n_chunk, smem, &a);
     }
+    CP_WAIT(0);
+    sync_work(); /* the room of pages becomes that of a product's input */
 }
 
 /* ---- the launch ---- */
 
-/* A product's number, where it is one: what the phase does with it. */
+/* A product's number, where it is one: what the phase does with it. old: what the stream had. */
 DEV void step_done(const gpu_step_args &s, const gpu_step_layer *layer, int which,
-                   const step_item &item, bool is, int row, float y)
+                   const step_item &item, bool is, int row, float y, float old, uint8_t *smem)
 {
     is = is && row < item.m->n_row;
     if (which == 2) {
         const float up = AS_F(shfl(AS_U(y), (LANE + 16) & 31)); /* of the thread 16 further on */
-        if (is && item.which == 0)
-            AT(float, s.act)[row] = activate(s.activation, y, up);
+        const float x = activate(s.activation, y, up);
+        is = is && item.which == 0;
+        if (is)
+            AT(float, s.act)[row] = x;
+        most_note(s, smem, is ? fabsf(x) : 0.0f);
     } else if (which == 0) {
         if (is)
             AT(float, item.which == 0 ? s.q : item.which == 1 ? s.k : s.v)[row] = y;
@@ -923,71 +849,75 @@ DEV void step_done(const gpu_step_args &s, const gpu_step_layer *layer, int whic
         if (is)
             AT(float, s.logits)[row] = y;
     } else if (is) {
-        float *x = AT(float, s.x) + row;
         if (which == 1 && layer->bo != 0)
             y += AT(const float, layer->bo)[row];
-        *x = ld_far(x) + y;
+        AT(float, s.x)[row] = old + y;
     }
 }
 
-/* The products of a phase, some items at a time. Threads get sums in order of rows. */
-DEV void step_product(const gpu_step_args &s, step_block *b, const gpu_step_layer *layer, int which)
+/* The products of a phase with an input that was divided by x_scale, some items at a time. Threads
+   get sums in order of rows. */
+DEV void step_product(const gpu_step_args &s, step_place *at, uint8_t *smem,
+                      const gpu_step_layer *layer, const gpu_step_matrix *head, int which,
+                      float x_scale)
 {
-    const step_phase p = phase_of(which == STEP_PHASES ? b->head : layer->m, which);
+    const step_phase p = phase_of(which == STEP_PHASES ? head : layer->m, which);
     const int end = items_of(p), n_block = p.m->n_block;
     int most = s.part_units / n_block, half = 0;
     most = (most < STEP_WARPS * 2 ? most : STEP_WARPS * 2) & ~1;
+    NO_UNROLL
     for (int k0 = 0; k0 < end; k0 += most, half ^= 1) {
         const int some = end - k0 < most ? end - k0 : most;
-        float *parts = b->parts + half * s.part_units * 16;
+        float *parts = (float *)(smem + s.parts) + half * s.part_units * 16;
         NO_UNROLL
         for (int k = 0; k < some; k++)
-            step_any(s, b, *item_of(p, k0 + k).m, parts + k * n_block * 16);
-        sync_work();
+            step_any(s, at, *item_of(p, k0 + k).m, smem, parts + k * n_block * 16);
         /* whole warps: what is done may exchange numbers within one */
-        if (TID < (some * 16 + 31) / 32 * 32) {
-            const bool is = TID < some * 16;
-            const step_item item = item_of(p, k0 + (is ? TID / 16 : 0));
+        const bool is = TID < some * 16, here = TID < (some * 16 + 31) / 32 * 32;
+        const step_item item = item_of(p, k0 + (is ? TID / 16 : 0));
+        const int row = item.group * 16 + TID % 16;
+        const float old =
+            is && which % 2 != 0 && row < item.m->n_row ? ld_far(AT(const float, s.x) + row) : 0.0f;
+        sync_work();
+        if (here) {
             const float *from = parts + (is ? TID / 16 : 0) * n_block * 16 + TID % 16;
             float sum = 0.0f;
             UNROLL4
             for (int i = 0; i < n_block; i++)
                 sum += from[i * 16];
-            step_done(s, layer, which, item, is, item.group * 16 + TID % 16,
-                      sum * item.m->scale * b->x_scale);
+            step_done(s, layer, which, item, is, row, sum * item.m->scale * x_scale, old, smem);
         }
     }
     sync_work();
 }
 
+/* Copies in shared memory: of two layers in turn with their lanes, of the head, of vectors. */
+DEV uint8_t *layer_room(const gpu_step_args &s, uint8_t *smem, int l)
+{
+    return smem + s.copies + l % 2 * s.layer_size;
+}
+DEV gpu_step_matrix *head_room(const gpu_step_args &s, uint8_t *smem)
+{
+    return (gpu_step_matrix *)(smem + s.copies + 2 * s.layer_size);
+}
+
 /* Asks for a layer's struct and its lanes. */
-DEV void layer_fetch(const gpu_step_args &s, const step_block *b, int l)
+DEV void layer_fetch(const gpu_step_args &s, uint8_t *smem, int l)
 {
     const uint8_t *from = AT(const uint8_t, s.layers + (uint64_t)l * s.layer_size);
-    uint8_t *to = b->layers + l % 2 * s.layer_size;
+    uint8_t *to = layer_room(s, smem, l);
     for (int i = 16 * TID; i < s.layer_size; i += 16 * STEP_WORK)
         cp16(to + i, from + i);
     cp_commit();
 }
 
-/* What the launch reads again and again. */
-DEV void step_copy(const gpu_step_args &s, step_block *b)
-{
-    const uint32_t *from = AT(const uint32_t, s.kinds);
-    layer_fetch(s, b, 0);
-    for (int i = TID; i < s.n_kind * (int)sizeof(gpu_step_kind) / 4; i += STEP_WORK)
-        ((uint32_t *)b->kinds)[i] = from[i];
-    if (TID == 0)
-        *b->head = s.head;
-}
-
-DEV step_here here_of(const gpu_step_args &s, const step_block *b, int l)
+DEV step_here here_of(const gpu_step_args &s, uint8_t *smem, int l)
 {
     step_here h;
-    h.layer = (const gpu_step_layer *)(b->layers + l % 2 * s.layer_size);
+    h.layer = (const gpu_step_layer *)layer_room(s, smem, l);
     h.lanes = (const gpu_step_lane *)(h.layer + 1);
-    h.kind = b->kinds + h.layer->kind;
-    h.q_norm = b->vectors, h.k_norm = h.q_norm + s.dim_k, h.cs = h.k_norm + s.dim_k;
+    h.q_norm = (float *)(head_room(s, smem) + 1);
+    h.k_norm = h.q_norm + s.dim_k, h.cs = h.k_norm + s.dim_k;
     return h;
 }
 
@@ -995,89 +925,82 @@ DEV step_here here_of(const gpu_step_args &s, const step_block *b, int l)
 DEV void vectors_copy(const gpu_step_args &s, const step_here &h)
 {
     const int t = TID - STEP_WORK / 2;
-    for (int i = t; t >= 0 && i < s.dim_k; i += STEP_WORK / 2) {
-        if (h.layer->q_norm != 0)
-            h.q_norm[i] = AT(const float, h.layer->q_norm)[i];
-        if (h.layer->k_norm != 0)
-            h.k_norm[i] = AT(const float, h.layer->k_norm)[i];
-    }
-    for (int i = t; t >= 0 && h.layer->cs != 0 && i < 2 * h.layer->n_pair; i += STEP_WORK / 2)
-        h.cs[i] = AT(const float, h.layer->cs)[i];
-}
-
-/* The first pages that this block reads in a layer go to the second level of cache: by one thread,
-   early, since what comes from memory waits behind the ring's share of it. */
-DEV void pages_prefetch(const gpu_step_args &s, const step_here &h)
-{
-    const step_piece p = next_piece(s, h, 0);
-    for (int i = p.first; p.lane != 0 && i < p.end && i < p.first + 4; i++)
-        bulk_prefetch(page_at(h, ref_at(p.lane, i)), (int)h.kind->stride);
+    if (t < 0)
+        return;
+    if (t < s.dim_k && h.layer->q_norm != 0)
+        h.q_norm[t] = AT(const float, h.layer->q_norm)[t];
+    if (t < s.dim_k && h.layer->k_norm != 0)
+        h.k_norm[t] = AT(const float, h.layer->k_norm)[t];
+    if (t < 2 * h.layer->n_pair && h.layer->cs != 0)
+        h.cs[t] = AT(const float, h.layer->cs)[t];
 }
 
 /* Phases of a layer: queries, keys and values, then attention; its output; gate and up; down. A
    phase more: logits. */
-DEV void step_phases(const gpu_step_args &s, step_block *b, uint8_t *smem)
+DEV void step_phases(const gpu_step_args &s, uint8_t *base)
 {
+    uint8_t *smem = base;
     const int n_phase = STEP_PHASES * s.n_layer + (s.head.w != 0);
-    step_copy(s, b);
+    step_place at = {};
+    layer_fetch(s, smem, 0);
+    if (TID == 0) {
+        *head_room(s, smem) = s.head;
+        notes_of(s, smem)->turn = grid_turn(AT(const uint32_t, s.met));
+    }
+    CP_WAIT(0);
+    sync_work();
+    if (WARP == STEP_WARPS - 1)
+        list_make(s, here_of(s, smem, 0), smem);
     NO_UNROLL
     for (int i = 0; i < n_phase; i++) {
+        smem = base + anew(0); /* addresses are made anew, and hold no registers */
         const int l = i / STEP_PHASES, which = l == s.n_layer ? STEP_PHASES : i % STEP_PHASES;
-        if (i == 0) {
-            CP_WAIT(0);
-            sync_work();
-        } else if (which == STEP_PHASES - 1) {
-            CP_WAIT(0); /* the next layer's struct: seen by all behind the input's barriers */
-        }
-        const step_here h = here_of(s, b, l < s.n_layer ? l : 0);
+        const step_here h = here_of(s, smem, l < s.n_layer ? l : 0);
+        const gpu_at top = s.tops + (2 * l + which / 2) * sizeof(float);
+        float x_scale;
+        CP_WAIT(0); /* for a layer's struct and its list: seen behind the input's barriers */
         if (which == 0)
             vectors_copy(s, h);
         if (which % 2 == 0)
-            step_norm(s, b, AT(const float, s.x),
-                      AT(const float, which == STEP_PHASES ? s.head_norm
-                                      : which == 0         ? h.layer->norm
-                                                           : h.layer->ffn_norm));
+            x_scale = step_norm(s, smem, AT(const float, s.x),
+                                AT(const float, which == STEP_PHASES ? s.head_norm
+                                                : which == 0         ? h.layer->norm
+                                                                     : h.layer->ffn_norm));
         else
-            step_take(b, AT(const float, which == 1 ? s.att : s.act),
-                      which == 1 ? s.n_head * s.dim_v : s.n_ff);
-        if (which == STEP_PHASES - 1 && l + 1 < s.n_layer && TID == STEP_WORK - 1)
-            pages_prefetch(s, here_of(s, b, l + 1));
-        step_product(s, b, h.layer, which);
+            x_scale = step_take(s, smem, AT(const float, which == 1 ? s.att : s.act),
+                                which == 1 ? s.n_head * s.dim_v : s.n_ff, top);
+        if (which == 0 && TID == STEP_WORK - 1)
+            pages_prefetch(s, h, smem);
+        if (which == STEP_PHASES - 1 && l + 1 < s.n_layer && WARP == STEP_WARPS - 1)
+            list_make(s, here_of(s, smem, l + 1), smem);
+        step_product(s, &at, smem, h.layer, head_room(s, smem), which, x_scale);
         if (which == 0)
             step_attention(s, h, smem);
         if (which == 1 && l + 1 < s.n_layer)
-            layer_fetch(s, b, l + 1);
+            layer_fetch(s, smem, l + 1);
         if (which < STEP_PHASES)
-            sync_grid(s);
+            sync_grid(s, smem, which == 0 || which == 2 ? top : 0);
     }
 }
 
 DEV void step_run(const gpu_step_args &s)
 {
     SHARED(smem);
-    step_block b;
-    b.ring = smem, b.xs = smem + s.area, b.parts = (float *)(smem + s.parts);
-    b.sums = (float *)(smem + s.sums);
-    b.full = (uint64_t *)(smem + s.bars), b.empty = b.full + s.n_slot;
-    b.slot = 0, b.lap = 0, b.x_scale = 1.0f;
-    b.layers = smem + s.copies;
-    b.kinds = (gpu_step_kind *)(b.layers + 2 * s.layer_size);
-    b.head = (gpu_step_matrix *)(b.kinds + s.n_kind);
-    b.vectors = (float *)(b.head + 1);
+    uint64_t *full = (uint64_t *)(smem + s.bars), *empty = full + s.n_slot;
     if (TID < s.n_slot)
-        bar_init(&b.full[TID], 1), bar_init(&b.empty[TID], STEP_TEAM);
-    for (int i = TID; i < ROWS * up16(s.dim_k) / 2; i += GPU_STEP_THREADS)
+        bar_init(&full[TID], 1), bar_init(&empty[TID], STEP_TEAM);
+    for (int i = TID; i < ROWS * s.dim_k / 2; i += GPU_STEP_THREADS)
         ((uint32_t *)(smem + s.queries))[i] = 0;
-    for (int i = TID; i < STEP_SUMS; i += GPU_STEP_THREADS)
-        b.sums[i] = 0.0f;
+    if (TID < STEP_SUMS + (int)sizeof(step_notes) / 4)
+        ((uint32_t *)(smem + s.sums))[TID] = 0;
     bar_init_done();
     sync_block();
     if (WARP < STEP_WARPS) {
         GRID_WAIT();
         GRID_GO();
-        step_phases(s, &b, smem);
+        step_phases(s, smem);
     } else {
-        step_fetch(s, smem, b.full, b.empty);
+        step_fetch(s, smem, full, empty);
     }
 }
 #endif
