@@ -3,6 +3,7 @@
  * decides nothing about which entries are worth keeping. Invariant: len, n_live and ragged agree
  * with the table, and positions ascend within every page of a lane that is not unordered.
  */
+#include <stdatomic.h>
 #include <stdio.h>
 
 #include "kv/lane.h"
@@ -456,18 +457,29 @@ static bool lane_shares(const struct kv_lane *lane)
     return false;
 }
 
-static pith_status check_slots(const struct kv_lane *lane, const int32_t *slots, int32_t n,
-                               pith_error *err)
+/* Whether a lane has these slots, each above the one before. */
+static bool are_slots(const struct kv_lane *lane, const int32_t *slots, int32_t n)
 {
+    int32_t wrong = 0; /* one loop without an exit: vectors */
+    if (n <= 0 || n > lane->len)
+        return n == 0;
+    for (int32_t j = 1; j < n; j++)
+        wrong |= slots[j] <= slots[j - 1];
+    return wrong == 0 && slots[0] >= 0 && slots[n - 1] < lane->len;
+}
+
+/* INVALID, with what is wrong. */
+static pith_status refuse_slots(const struct kv_lane *lane, const int32_t *slots, int32_t n,
+                                pith_error *err)
+{
+    int32_t j = 0;
     if (n < 0 || n > lane->len)
         return pi_fail(err, PITH_INVALID, "%d entries cannot be kept of %d", n, lane->len);
-    for (int32_t j = 0; j < n; j++)
-        if (slots[j] < 0 || slots[j] >= lane->len || (j > 0 && slots[j] <= slots[j - 1]))
-            return pi_fail(err, PITH_INVALID,
-                           "slot %d of those to keep is %d: it must be above the one before and "
-                           "below %d",
-                           j, slots[j], lane->len);
-    return PITH_OK;
+    while (slots[j] >= 0 && slots[j] < lane->len && (j == 0 || slots[j] > slots[j - 1]))
+        j++;
+    return pi_fail(err, PITH_INVALID,
+                   "slot %d of those to keep is %d: it must be above the one before and below %d",
+                   j, slots[j], lane->len);
 }
 
 enum { CHECKED_BEFORE = 64 }; /* cuts that may have had the same slots */
@@ -483,15 +495,28 @@ static bool is_checked(const struct kv_seq *seq, const struct kv_cut *cut, int32
     return false;
 }
 
-/* The arguments of a thread that packs. */
+/* The arguments of a thread that checks or packs. */
 struct packing {
     struct kv_seq *seq;
     const struct kv_cut *cut;
+    atomic_bool wrong; /* some cut has wrong slots */
 };
+
+static void check_lanes(void *ctx, int64_t begin, int64_t end, int32_t thread)
+{
+    struct packing *job = ctx;
+    (void)thread;
+    for (int64_t i = begin; i < end; i++) {
+        const struct kv_cut *cut = &job->cut[i];
+        const struct kv_lane *lane = kv_lane_at(job->seq, cut->layer, cut->head);
+        if (!is_checked(job->seq, job->cut, (int32_t)i) && !are_slots(lane, cut->slots, cut->n))
+            atomic_store(&job->wrong, true);
+    }
+}
 
 static void pack_lanes(void *ctx, int64_t begin, int64_t end, int32_t thread)
 {
-    const struct packing *job = ctx;
+    struct packing *job = ctx;
     (void)thread;
     for (int64_t i = begin; i < end; i++) {
         const struct kv_cut *cut = &job->cut[i];
@@ -514,13 +539,14 @@ pith_status kv_seq_compact_lanes(struct kv_seq *seq, const struct kv_cut *cut, i
                                  int32_t n_thread, pith_error *err)
 {
     struct kv_cache *cache = seq->cache;
-    struct packing job = {seq, cut};
+    struct packing job = {.seq = seq, .cut = cut};
     struct kv_need copies = {0};
     int64_t n_entry = 0, n = 0;
+    pi_parallel_items(n_thread, n_cut, check_lanes, &job);
     for (int32_t i = 0; i < n_cut; i++) {
         const struct kv_lane *lane = kv_lane_at(seq, cut[i].layer, cut[i].head);
-        if (!is_checked(seq, cut, i))
-            PI_TRY(check_slots(lane, cut[i].slots, cut[i].n, err));
+        if (atomic_load(&job.wrong) && !are_slots(lane, cut[i].slots, cut[i].n))
+            return refuse_slots(lane, cut[i].slots, cut[i].n, err);
         if (lane_shares(lane))
             kv_need_add(
                 &copies, lane->kind->part,

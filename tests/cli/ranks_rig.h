@@ -28,6 +28,7 @@ static inline void ranks_set_up(void)
     setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
     setenv("OMPI_MCA_rmaps_base_oversubscribe", "1", 1);
     setenv("OMPI_MCA_mpi_yield_when_idle", "1", 1); /* there may be fewer processors than ranks */
+    setenv("OMPI_MCA_pml", "ob1", 1); /* looking for networks takes as long as a run */
     setenv("OMPI_MCA_hwloc_base_binding_policy", "none", 1); /* else a rank has one processor */
     setenv("ASAN_OPTIONS", "detect_leaks=0", 1);
 }

@@ -12,6 +12,7 @@
 #include "engine/engine.h"
 #include "folder.h"
 #include "gpu_rig.h"
+#include "pith/calibrate.h"
 #include "pith/inspect.h"
 #include "status.h"
 #include "testing.h"
@@ -253,6 +254,28 @@ TEST(long_lanes)
     n_prompt = 30;
 }
 
+/* Statistics of the model, from a short text. */
+static const char *make_stats(void)
+{
+    pith_engine_params params;
+    pith_calibrate_params p;
+    pith_engine *e;
+    pith_stats *stats;
+    int32_t ids[MOST];
+    const char *path = in_folder("stats");
+    pith_engine_params_default(&params);
+    pith_calibrate_params_default(&p);
+    params.kv_tokens = 512;
+    for (int32_t i = 0; i < MOST; i++)
+        ids[i] = 300 + i * 37 % 211;
+    check(pith_engine_create(model, &params, &e, &err), &err);
+    check(pith_calibrate(e, ids, MOST, &p, &stats, &err), &err);
+    check(pith_stats_save(stats, path, &err), &err);
+    pith_stats_free(stats);
+    pith_engine_free(e);
+    return path;
+}
+
 /* The host learns which entries go, and nothing else. */
 static void check_round(const char *keep)
 {
@@ -265,6 +288,11 @@ TEST(a_round_waits_for_what_goes_alone)
     check_round("snapkv:budget=20,slack=2,queries=8,window=8");
     check_round("rkv:budget=20,slack=2,queries=4,window=4");
     check_round("expected:budget=20,slack=2");
+    char keep[512];
+    snprintf(keep, sizeof(keep), "triattention:stats=%s,budget=20,slack=2,pin-prompt=off",
+             make_stats());
+    check_round(keep);
+    run_policy(keep, false);
     /* and for sums of queries */
     int32_t n = count_copies("knorm:budget=20,slack=2");
     assert_int_equal(count_copies("triattention:budget=20,slack=2,pin-prompt=off"), n + 1);

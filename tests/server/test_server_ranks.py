@@ -12,6 +12,7 @@ import server_rig as rig
 
 MPI = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
        "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_mpi_yield_when_idle": "1",
+       "OMPI_MCA_pml": "ob1",  # looking for networks takes as long as a run
        "OMPI_MCA_hwloc_base_binding_policy": "none",  # else a rank has one processor
        "ASAN_OPTIONS": "detect_leaks=0"}
 MPIEXEC = ""
