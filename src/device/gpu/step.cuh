@@ -787,7 +787,8 @@ DEV void step_leave(const gpu_step_args &s, const step_here &h, const gpu_step_p
 }
 
 /* Attention of a layer, with the barrier before it. What this token writes is put into a page that
-   was fetched before by entry_put. Two pages are on their way at most. */
+   was fetched before by entry_put. Two pages are on their way at most. Behind the next barrier the
+   room of pages is that of a product's input. */
 DEV void step_attention(const gpu_step_args &s, const step_here &h, uint8_t *smem)
 {
     const step_list *list = list_of(s, smem);
@@ -824,8 +825,6 @@ DEV void step_attention(const gpu_step_args &s, const step_here &h, uint8_t *sme
         }
         step_leave(s, h, p, lane.n_chunk, smem, &a);
     }
-    CP_WAIT(0);
-    sync_work(); /* the room of pages becomes that of a product's input */
 }
 
 /* ---- the launch ---- */
