@@ -5,6 +5,7 @@
  */
 #define _POSIX_C_SOURCE 200809L /* mkdtemp */
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,7 +20,7 @@
 
 #define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"
 
-enum { N_STEP = 3, N_LANE = 6, MOST = 256 };
+enum { N_STEP = 3, N_LAYER = 3, N_LANE = 6, MOST = 256 };
 
 static int32_t n_prompt = 30;
 
@@ -174,6 +175,31 @@ static int32_t count_copies(const char *keep)
     return n_copy;
 }
 
+/* Statistics of the model's queries, and of the importance of entries, from a short text. */
+static const char *make_stats(void)
+{
+    pith_engine_params params;
+    pith_importance_params p;
+    pith_engine *e;
+    pith_stats *stats;
+    int32_t ids[MOST];
+    const pith_importance_text texts[] = {{ids, MOST / 2}, {ids + MOST / 2, MOST / 2}};
+    const char *path = in_folder("stats");
+    pith_engine_params_default(&params);
+    pith_importance_params_default(&p);
+    p.texts = texts;
+    p.n_text = 2;
+    params.kv_tokens = 1024;
+    for (int32_t i = 0; i < MOST; i++)
+        ids[i] = 300 + i * 37 % 211;
+    check(pith_engine_create(model, &params, &e, &err), &err);
+    check(pith_calibrate_importance(e, &p, &stats, &err), &err);
+    check(pith_stats_save(stats, path, &err), &err);
+    pith_stats_free(stats);
+    pith_engine_free(e);
+    return path;
+}
+
 /* The host learns the entries of all layers at once. */
 TEST(a_step_waits_for_no_layer)
 {
@@ -183,6 +209,9 @@ TEST(a_step_waits_for_no_layer)
     assert_int_equal(count_copies("longflow:budget=20,prompt-window=8"), 1 + n);
     assert_int_equal(count_copies("snapkv:budget=20,slack=20,queries=8,window=8"), n);
     assert_int_equal(count_copies("triattention:budget=20,slack=20"), n);
+    char keep[512];
+    snprintf(keep, sizeof(keep), "triattention:v3,stats=%s,budget=260,slack=20", make_stats());
+    assert_int_equal(count_copies(keep), n);
 }
 
 TEST(victims_are_those_that_the_host_finds)
@@ -254,28 +283,6 @@ TEST(long_lanes)
     n_prompt = 30;
 }
 
-/* Statistics of the model, from a short text. */
-static const char *make_stats(void)
-{
-    pith_engine_params params;
-    pith_calibrate_params p;
-    pith_engine *e;
-    pith_stats *stats;
-    int32_t ids[MOST];
-    const char *path = in_folder("stats");
-    pith_engine_params_default(&params);
-    pith_calibrate_params_default(&p);
-    params.kv_tokens = 512;
-    for (int32_t i = 0; i < MOST; i++)
-        ids[i] = 300 + i * 37 % 211;
-    check(pith_engine_create(model, &params, &e, &err), &err);
-    check(pith_calibrate(e, ids, MOST, &p, &stats, &err), &err);
-    check(pith_stats_save(stats, path, &err), &err);
-    pith_stats_free(stats);
-    pith_engine_free(e);
-    return path;
-}
-
 /* The host learns which entries go, and nothing else: scores, choices and moves are the GPU's. */
 static void check_round(const char *keep, int32_t n)
 {
@@ -306,8 +313,12 @@ TEST(a_round_waits_for_what_goes_alone)
     for (size_t i = 0; i < PI_LEN(policies); i++)
         check_round(policies[i], n);
     char keep[512];
-    snprintf(keep, sizeof(keep), "triattention:stats=%s,budget=20,slack=2,pin-prompt=off",
-             make_stats());
+    const char *stats = make_stats();
+    /* lanes that share a budget: the last score that stays, and how many of each lane stay */
+    snprintf(keep, sizeof(keep), "kvzap:stats=%s,budget=20,slack=2,window=8", stats);
+    check_round(keep, n + 2);
+    check_round("adakv:budget=20,slack=2,queries=5,window=5", 1 + N_LAYER * 3);
+    snprintf(keep, sizeof(keep), "triattention:stats=%s,budget=20,slack=2,pin-prompt=off", stats);
     check_round(keep, n);
     run_policy(keep, false);
     /* and for sums of queries */
