@@ -17,7 +17,7 @@ python3 -c 'import sys, venv; sys.exit(sys.version_info < (3, 9))' 2>/dev/null |
     skip "a virtual environment could not be made"
 pip="$folder/bin/python -m pip --disable-pip-version-check install -q"
 $folder/bin/python -c 'import cffi, numpy, pytest, scikit_build_core, mypy' 2>/dev/null ||
-    $pip 'cffi>=1.16' numpy pytest mypy 'scikit-build-core>=0.10' cmake ninja >"$folder/pip.log" 2>&1 ||
+    $pip --no-compile 'cffi>=1.16' numpy pytest mypy 'scikit-build-core>=0.10' cmake ninja >"$folder/pip.log" 2>&1 ||
     skip "the packages that it needs cannot be had ($folder/pip.log)"
 PATH="$folder/bin:$PATH" $pip --no-build-isolation --no-deps --force-reinstall \
     -C "cmake.define.PITH_BUILT=$build" -C "build-dir=$folder/wheel" "$root/python"

@@ -261,7 +261,7 @@ static void check_attention(enum kv_type k, enum kv_type v, int32_t page_len, fl
     check_form(&form, cap, sink);
 }
 
-#define HALF (TEST_STRIDE > 1) /* of the forms, each size and type among them */
+#define HALF (TEST_STRIDE > 1) /* of the forms, or a third: each size and type among them */
 
 TEST(attention_over_every_storage_type)
 {
@@ -308,8 +308,10 @@ TEST(attention_of_any_other_form_has_the_bits_of_its_copies)
         const enum kv_type k = (enum kv_type)t, v = (enum kv_type)((t * 5 + 3) % KV_N_TYPE);
         const struct form small = {k, v, 16, 64, t % 2 == 0, 0, 0},
                           other = {v, k, t % 2 == 0 ? 32 : 64, 128, t % 4 >= 2, 0, 0};
-        check_form(&small, 2.0f, sink);
-        check_form(&other, 0, NULL);
+        if (!HALF || t % 4 < 2)
+            check_form(&small, 2.0f, sink);
+        if (!HALF || t % 4 >= 2)
+            check_form(&other, 0, NULL);
     }
     const struct form wide = {KV_TYPE_Q4_0, KV_TYPE_BF16, 16, 256, true, 0, 0};
     check_form(&wide, 0, NULL);
@@ -393,7 +395,7 @@ static void change(const struct rig *r, enum deed deed)
 }
 
 /* Calls of all tokens, of one and of two give the same bits, near the processor's output. Under
-   sanitizers a change meets ones or twos, and each form both of them. */
+   sanitizers a change meets ones in one form, and twos in another. */
 static void check_changed(const struct form *form, enum deed deed, bool ones, bool twos)
 {
     static struct rig r[2], guests[2];
@@ -449,8 +451,9 @@ TEST(pages_that_were_changed_have_the_same_bits_however_they_are_read)
                                  {KV_TYPE_F16, KV_TYPE_F16, 16, 96, true, 0, 0}};
     for (size_t i = 0; i < PI_LEN(forms); i++)
         for (size_t deed = 0; deed < N_DEED; deed++)
-            check_changed(&forms[i], (enum deed)deed, !HALF || (i + deed) % 2 == 0,
-                          !HALF || (i + deed) % 2 == 1);
+            if (!HALF || (i + deed) % 3 == 0)
+                check_changed(&forms[i], (enum deed)deed, !HALF || (i / 3 + deed) % 2 == 0,
+                              !HALF || (i / 3 + deed) % 2 == 1);
 }
 
 /* A tap shows what the processor's does, and leaves the output's bits alone. */
