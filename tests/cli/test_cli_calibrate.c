@@ -294,6 +294,8 @@ TEST(an_interrupt_leaves_the_old_file)
 /* Commands find by the model the files that `pith calibrate MODEL` leaves. */
 TEST(one_word_calibrates_all_that_policies_want)
 {
+    if (TEST_STRIDE > 1)
+        test_skip("with sanitizers it takes longer than all others here together");
     char cache[128];
     in_folder("cache", cache);
     setenv("XDG_CACHE_HOME", cache, 1);

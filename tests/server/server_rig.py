@@ -25,6 +25,12 @@ def main():
     unittest.main(argv=sys.argv[:1] + sys.argv[3:])
 
 
+def is_sanitized():
+    """Whether the command was built with sanitizers, and takes several times as long."""
+    said = subprocess.run([PITH, "--version"], capture_output=True, text=True, check=True).stdout
+    return not re.search(r"^sanitizers +none$", said, re.M)
+
+
 def without_model(text):
     """/metrics without the label that all of its lines have."""
     return re.sub(r'\{model_name="(?:[^"\\]|\\.)*",?', "{", text).replace("{}", "")
