@@ -8,10 +8,7 @@ cd "$(dirname "$0")/.."
 scripts/deps.sh >&2
 # One more than processors: some tests wait, and beside other processes each gets a part of one.
 jobs=$(($(nproc) + 1))
-# Hundreds of programs: where lld is installed, it links them in half the time.
-linker=""
-command -v ld.lld >/dev/null && linker=-DCMAKE_EXE_LINKER_FLAGS=-fuse-ld=lld
-cmake -S . -B build -DPITH_TESTS=ON -DPITH_BENCH=ON $linker >/dev/null
+cmake -S . -B build -DPITH_TESTS=ON -DPITH_BENCH=ON >/dev/null
 rm -f build/command-only
 if [ "${1:-}" = --list ]; then
     cmake --build build -j "$jobs" >&2
@@ -26,7 +23,7 @@ if [ "${1:-}" = --list ]; then
 fi
 cmake --build build -j "$jobs"
 cmake -S . -B build-asan -DPITH_TESTS=ON -DPITH_BENCH=OFF -DCMAKE_BUILD_TYPE=RelWithDebInfo \
-    -DPITH_SANITIZE=address,undefined $linker >/dev/null
+    -DPITH_SANITIZE=address,undefined >/dev/null
 cmake --build build-asan -j "$jobs"
 ctest --test-dir build-asan -j "$jobs" --output-on-failure
 ctest --test-dir build -j "$jobs" --output-on-failure

@@ -516,7 +516,7 @@ static void check_lanes(void *ctx, int64_t begin, int64_t end, int32_t thread)
 
 static void pack_lanes(void *ctx, int64_t begin, int64_t end, int32_t thread)
 {
-    struct packing *job = ctx;
+    const struct packing *job = ctx;
     (void)thread;
     for (int64_t i = begin; i < end; i++) {
         const struct kv_cut *cut = &job->cut[i];

@@ -822,7 +822,7 @@ struct gpu_step_lane {
     gpu_at page;         /* where the new entry goes */
     int32_t slot, index; /* in that page, which is number `index` */
     int32_t chunk;       /* has it */
-    int32_t chunk0, n_chunk;
+    int32_t n_chunk;
     int32_t first, end, skip;
     int32_t last, last_n; /* number and entries of the lane's last page */
 };

@@ -610,7 +610,7 @@ DEV void step_enter(const gpu_step_args &s, const step_here &h, const gpu_step_p
 DEV void entry_put(const gpu_step_args &s, const step_here &h, const gpu_step_lane &lane,
                    uint8_t *smem, uint8_t *tile)
 {
-    const int half = TID / 128, d = TID % 128, slot = lane.slot;
+    const int tid = anew(TID), half = tid / 128, d = tid % 128, slot = lane.slot;
     if (half > 1 || d >= (half == 0 ? s.dim_k : s.dim_v))
         return;
     const float x = new_entry(s, smem)[half * s.dim_k + d];
@@ -792,6 +792,7 @@ DEV void step_leave(const gpu_step_args &s, const step_here &h, const gpu_step_p
 DEV void step_attention(const gpu_step_args &s, const step_here &h, uint8_t *smem)
 {
     const step_list *list = list_of(s, smem);
+    sync_work(); /* the room of a product's input and sums becomes that of pages */
     NO_UNROLL
     for (int u = 0; u < 2; u++)
         page_fetch(s, h, smem, u);
@@ -887,7 +888,6 @@ DEV void step_product(const gpu_step_args &s, step_place *at, uint8_t *smem,
             step_done(s, layer, which, item, is, row, sum * item.m->scale * x_scale, old, smem);
         }
     }
-    sync_work();
 }
 
 /* Copies in shared memory: of two layers in turn with their lanes, of the head, of vectors. */

@@ -24,6 +24,8 @@ void keep_free(struct keep *keep); /* NULL is ignored */
 const struct keep_config *keep_get_config(const struct keep *keep);
 /* Bytes of the block that each sequence has for the policy; 0: none. */
 size_t keep_state_size(const struct keep *keep);
+/* Whether the policy, with its options, scores by a state that devices can learn. */
+bool keep_remembers(const struct keep *keep);
 /* Whether the lanes' device learns what the policy remembers, so that blocks are there, too. */
 bool keep_learns(const struct keep *keep);
 

@@ -401,7 +401,7 @@ static bool weighs(const struct round *r, int32_t begin, int32_t end)
 {
     const struct keep *k = r->k;
     const struct pi_device *d = k->stream->device;
-    bool learned = k->config.policy->learn != NULL && k->state_size > 0;
+    bool learned = keep_remembers(k);
     if ((learned && !pi_at_some(r->view->there)) ||
         (k->config.policy->weighs_shown && !r->view->shown))
         return false;

@@ -31,10 +31,14 @@ static bool is_whole(const struct keep *k)
     return whole;
 }
 
+bool keep_remembers(const struct keep *k)
+{
+    return k->config.policy->learn != NULL && k->state_size > 0;
+}
+
 bool keep_learns(const struct keep *k)
 {
-    return k->config.policy->learn != NULL && k->stream->device->learn != NULL &&
-           k->state_size > 0 && is_whole(k);
+    return keep_remembers(k) && k->stream->device->learn != NULL && is_whole(k);
 }
 
 bool keep_predicts(const struct keep *k)
