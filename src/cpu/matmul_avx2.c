@@ -2,7 +2,7 @@
  * matmul_avx2.c - products with float weights on AVX2 with FMA, and the probes of the level's peak.
  * The lanes of two registers are the 16 rows of a group.
  */
-#define PI_FEW_COPIES /* inlined with sanitizers, too: the models of tests have float weights */
+#undef PI_FEW_COPIES /* the models of tests have float weights, and a copy is short */
 #include <immintrin.h>
 
 #include "cpu/kernels.h"

@@ -31,8 +31,8 @@
  * stay in registers. GCC and Clang give the pragma different meanings where the number is not the
  * loop's own.
  */
-#if defined(__SANITIZE_ADDRESS__) && !defined(__clang__) && !defined(PI_FEW_COPIES)
-/* unrolled.h says why. A file with few copies says so before it includes this. */
+#if defined(PI_FEW_COPIES) && !defined(__clang__)
+/* unrolled.h says why. */
 #define PI_INLINE static inline
 #define PI_UNROLL
 #else

@@ -8,9 +8,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* A sanitizer checks every access of every copy: it gets one copy of a body, and loops that stay.
-   The sums are the same; a file then takes seconds to compile, not minutes. */
-#if defined(__SANITIZE_ADDRESS__) && !defined(__clang__)
+/* With PI_FEW_COPIES, which builds with sanitizers define, there is one copy of a body, and loops
+   stay. The sums are the same; a file then takes a second to compile. Clang needs the constants. */
+#if defined(PI_FEW_COPIES) && !defined(__clang__)
 #define TILE static inline
 #else
 #define TILE static inline __attribute__((always_inline))
@@ -22,7 +22,7 @@
 
 /* Before loops over the rows and registers of a tile, which have constant ends and must disappear,
    so that the sums live in registers. */
-#if defined(__SANITIZE_ADDRESS__) && !defined(__clang__)
+#if defined(PI_FEW_COPIES) && !defined(__clang__)
 #define UNROLL
 #elif defined(__clang__)
 #define UNROLL _Pragma("clang loop unroll(full)")
