@@ -455,7 +455,8 @@ struct gpu_gather_args {
     uint64_t stride, to_stride;
     int32_t page_len, most_tile, most, order; /* order: of dimensions of keys, in a copy */
     struct gpu_part k, v;
-    int32_t to_dim, unused; /* to_dim: of keys and values there, the last ones zeros */
+    int32_t to_k, to_v; /* dimensions there, the last ones zeros; to_v 0: values are in keys */
+    int32_t beside, unused; /* beside: keys lie side by side there */
 };
 enum gpu_attend_order { GPU_ORDER_PLAIN, GPU_ORDER_BYTES, GPU_ORDER_BITS };
 /* References on their way to a lane's list. */

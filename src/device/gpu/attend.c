@@ -46,18 +46,19 @@ struct launch {
     size_t logit_used;         /* floats of GPU_ROOM_LOGITS */
 };
 
-/* Positions of the entries that a call lists, of the n-th 64; of those that all queries see 0. */
-static void listed_positions(const struct kv_attend_job *job, int32_t n, int32_t *out)
+/* Positions of the n-th 64 of entries that the device chose, the last of which the host knows. Of
+   the others all queries see all: 0. */
+static void chosen_positions(const struct kv_attend_job *job, int32_t n, int32_t *out)
 {
     const struct kv_lane *lane = kv_lane_at(job->seq, job->layer, job->head);
     const struct kv_attend_chosen *chosen = &job->chosen;
     int32_t index = 0, begin = 0;
     for (int32_t e = 0, i = n * GPU_TILE; e < GPU_TILE; e++, i++) {
         out[e] = 0;
-        if (i >= job->n_slot || (job->slots == NULL && i < job->n_slot - chosen->n_last))
+        if (i >= job->n_slot || i < job->n_slot - chosen->n_last)
             continue;
-        int32_t slot = job->slots != NULL ? job->slots[i] : chosen->end - job->n_slot + i;
-        if (job->slots == NULL && begin == 0) {
+        int32_t slot = chosen->end - job->n_slot + i;
+        if (begin == 0) {
             index = slot / lane->kind->page_len;
             begin = index * lane->kind->page_len;
         }
@@ -65,6 +66,19 @@ static void listed_positions(const struct kv_attend_job *job, int32_t n, int32_t
             begin += lane->table[index++].n;
         out[e] = kv_page_pos(lane->kind, lane->table[index].page)[slot - begin];
     }
+}
+
+/* Positions of the entries that a call lists, of its n-th tile. */
+static void listed_positions(const struct kv_attend_job *job, const struct gpu_gathered *listed,
+                             int32_t n, int32_t *out)
+{
+    if (listed->entries == NULL) {
+        chosen_positions(job, n, out);
+        return;
+    }
+    const struct gpu_attend_ref *tile = &listed->tiles[n];
+    for (int32_t e = 0; e < GPU_TILE; e++)
+        out[e] = e < tile->n ? listed->entries[tile->page + e].pos : 0;
 }
 
 /* Positions of the entries of page `at`; where there is none 0. */
@@ -84,7 +98,8 @@ static void page_positions(const struct gpu_plan *p, int32_t at, int32_t *out)
     }
 }
 
-static void take_positions(struct launch *l, const struct gpu_plan *p, struct gpu_attend_job *to)
+static void take_positions(struct launch *l, const struct gpu_plan *p,
+                           const struct gpu_gathered *listed, struct gpu_attend_job *to)
 {
     const struct kv_attend_job *job = p->job;
     int32_t n_high = p->end - p->high;
@@ -95,7 +110,7 @@ static void take_positions(struct launch *l, const struct gpu_plan *p, struct gp
     for (int32_t i = 0; i < p->n_low + n_high; i++, pos += GPU_TILE) {
         int32_t at = i < p->n_low ? p->first + i : p->high + i - p->n_low;
         if (gpu_is_listed(job) && at >= p->guests.n)
-            listed_positions(job, at - p->guests.n, pos);
+            listed_positions(job, listed, at - p->guests.n, pos);
         else
             page_positions(p, at, pos);
     }
@@ -165,13 +180,15 @@ static void add_call(struct launch *l, const struct gpu_plan *p, int32_t number,
         memcpy(gpu_take(&l->list, (size_t)job->n_group, sizeof(float), &to->sink), job->sink,
                (size_t)job->n_group * sizeof(float));
     take_variants(l, p, to);
-    take_positions(l, p, to);
-    if (l->is_listed) {
-        gpu_gather_add(&l->list, p, &l->gather[number], to);
-    } else if (own->window > 0) {
+    struct gpu_gathered listed = {0};
+    if (l->is_listed)
+        listed = gpu_gather_add(&l->list, p, &l->gather[number], to);
+    take_positions(l, p, &listed, to);
+    if (l->is_listed)
+        l->gather[number].pos = to->pos;
+    else if (own->window > 0)
         gpu_plan_chunks(p, gpu_take(&l->list, (size_t)p->n_chunk + 1, sizeof(int32_t), &to->chunks),
                         &most);
-    }
     bool packs = p->way != GPU_WAY_FEW ||
                  (l->is_listed && (l->args.k.wht_scale != 0.0f || l->args.k.dim != l->args.dim_k));
     int32_t n_q = packs ? p->n_variant * gpu_up16(job->n_tok * job->n_group) : 0;

@@ -480,8 +480,8 @@ KERNEL(128, 8) attend_copy(const gpu_gather_args &a)
     for (int i = 0; i < job.per; i++)
         from.n = refs[i].n > 0 ? i * a.page_len + refs[i].n : from.n;
     uint8_t *to = AT(uint8_t, a.to) + (size_t)(job.copy0 + (int)blockIdx.x) * a.to_stride;
-    part_copy(to, a.k, from, a.page_len, a.order, a.to_dim);
-    part_copy(to + TILE * a.to_dim * 2, a.v, from, a.page_len, GPU_ORDER_PLAIN, a.to_dim);
+    part_copy(to, a.k, from, a.page_len, a.order, a.to_k);
+    part_copy(to + TILE * a.to_k * 2, a.v, from, a.page_len, GPU_ORDER_PLAIN, a.to_v);
     if (TID == 0) {
         gpu_attend_ref ref = refs[0];
         ref.page = job.copy0 + (int)blockIdx.x;

@@ -1,8 +1,8 @@
 /*
  * attend_gather.c - entries that calls of attention list, on their way to kernels. gather.cuh makes
- * pages of f16 of them in a room, which the kernels of frequent forms read. Where there is no such
- * kernel, attend.cuh reads the entries where they are, by a list. All pages of calls of many rows
- * become pages of f16, too, where their form has no kernel (attend_decode.cuh).
+ * pages of f16 of them in a room, which the kernels of frequent forms or of wide heads read. Where
+ * there is no such kernel, attend.cuh reads the entries where they are, by a list. All pages of calls
+ * of many rows become pages of f16, too, where their form has no kernel (attend_decode.cuh).
  *
  * Invariant: both give the same bits, and neither depends on who made the list.
  */
@@ -17,13 +17,28 @@ int32_t gpu_copy_dim(const struct gpu_attend_args *a)
     return 0;
 }
 
-static size_t page_bytes(const struct gpu_attend_args *a)
+/* Dimensions of keys and values there; of values 0 where they are parts of keys. */
+struct sizes {
+    int32_t k, v;
+};
+
+static struct sizes sizes_of(const struct gpu_attend_args *a)
 {
-    return (size_t)GPU_TILE * 2 * (size_t)gpu_copy_dim(a) * 2;
+    const int32_t common = gpu_copy_dim(a);
+    return (struct sizes){common > 0 ? common : a->dim_k,
+                          common > 0         ? common
+                          : a->is_in_keys ? 0
+                                             : a->dim_v};
 }
 
-/* Keys or values of a page of f16. */
-static struct gpu_part half_part(const struct gpu_part *of, int32_t dim, size_t at, bool beside)
+static size_t page_bytes(struct sizes sizes)
+{
+    return (size_t)GPU_TILE * 2 * (size_t)(sizes.k + sizes.v);
+}
+
+/* Keys or values of a page of f16, `row` dimensions from one entry to the next. */
+static struct gpu_part half_part(const struct gpu_part *of, int32_t dim, int32_t row, size_t at,
+                                 bool beside)
 {
     struct gpu_part part = {.type = KV_TYPE_F16,
                             .dim = dim,
@@ -31,28 +46,29 @@ static struct gpu_part half_part(const struct gpu_part *of, int32_t dim, size_t 
                             .beside = beside,
                             .wht_scale = of->wht_scale};
     part.plane[0].at = (uint32_t)at;
-    part.plane[0].row = part.plane[0].pitch = (uint32_t)dim * 2;
+    part.plane[0].row = (uint32_t)dim * 2;
+    part.plane[0].pitch = (uint32_t)row * 2;
     part.plane[0].element = 2;
     return part;
 }
 
 static struct gpu_attend_args half_form(const struct gpu_attend_args *a, bool beside)
 {
-    const int32_t dim = gpu_copy_dim(a);
+    const struct sizes to = sizes_of(a);
     struct gpu_attend_args out = *a;
-    if (dim == 0) /* no call reads such pages */
-        return out;
     out.page_len = GPU_TILE;
-    out.stride = page_bytes(a);
-    out.row_k = out.row_v = dim;
-    out.k = half_part(&a->k, dim, 0, beside);
-    out.v = half_part(&a->v, dim, (size_t)GPU_TILE * (size_t)dim * 2, false);
+    out.stride = page_bytes(to);
+    out.row_k = gpu_up16(to.k);
+    out.row_v = to.v > 0 ? gpu_up16(to.v) : a->row_v;
+    out.k = half_part(&a->k, to.k, to.k, 0, beside);
+    out.v = to.v > 0 ? half_part(&a->v, to.v, to.v, (size_t)GPU_TILE * (size_t)to.k * 2, false)
+                     : half_part(&a->v, a->dim_v, to.k, (size_t)pi_max(a->v_in_k, 0) * 2, false);
     return out;
 }
 
 struct gpu_attend_args gpu_gather_form(const struct gpu_attend_args *a)
 {
-    return half_form(a, true);
+    return half_form(a, gpu_copy_dim(a) > 0);
 }
 
 size_t gpu_gather_bytes(const struct gpu_plan *p)
@@ -71,16 +87,18 @@ static void put_tiles(const struct kv_attend_job *job, struct gpu_attend_ref *ti
             i * GPU_TILE, (int32_t)pi_min(GPU_TILE, job->n_slot - i * GPU_TILE), 0, 0.0f};
 }
 
-void gpu_gather_add(struct gpu_listing *l, const struct gpu_plan *p, struct gpu_gather_job *job,
-                    struct gpu_attend_job *to)
+struct gpu_gathered gpu_gather_add(struct gpu_listing *l, const struct gpu_plan *p,
+                                   struct gpu_gather_job *job, struct gpu_attend_job *to)
 {
     const struct kv_attend_job *of = p->job;
+    struct gpu_gathered out = {0};
     *job = (struct gpu_gather_job){.n = of->n_slot, .n_tile = p->n_tile};
     struct gpu_attend_ref *tiles = gpu_take(l, (size_t)p->n_tile, sizeof(*tiles), &job->tiles);
     if (of->slots != NULL) {
         struct gpu_attend_entry *entries =
             gpu_take(l, (size_t)of->n_slot, sizeof(*entries), &job->entries);
         gpu_plan_tiles(of, tiles, entries);
+        out.entries = entries;
     } else {
         put_tiles(of, tiles, p->n_tile);
         job->chosen = of->chosen.at.at;
@@ -90,19 +108,32 @@ void gpu_gather_add(struct gpu_listing *l, const struct gpu_plan *p, struct gpu_
         job->n_last = of->chosen.n_last;
         job->end = of->chosen.end;
         job->high = (int32_t)pi_max(p->high - p->guests.n, 0);
-        job->pos = to->pos;
     }
     to->entries = job->entries;
     to->own.refs = job->tiles;
     to->own.last_n = tiles[p->n_tile - 1].n;
+    out.tiles = tiles;
+    return out;
+}
+
+static struct gpu_gather_args args_of(const struct gpu_attend_args *from)
+{
+    const struct sizes to = sizes_of(from);
+    return (struct gpu_gather_args){.pool = from->pool,
+                                    .stride = from->stride,
+                                    .to_stride = page_bytes(to),
+                                    .page_len = from->page_len,
+                                    .to_k = to.k,
+                                    .to_v = to.v,
+                                    .k = from->k,
+                                    .v = from->v};
 }
 
 /* Where each call's pages or entries go; false: no memory. */
-static bool place(struct gpu_device *d, const struct gpu_attend_args *from, bool pages,
-                  struct gpu_gather_job *jobs, struct gpu_attend_job *calls, int32_t n,
-                  struct gpu_gather_args *args)
+static bool place(struct gpu_device *d, bool pages, struct gpu_gather_job *jobs,
+                  struct gpu_attend_job *calls, int32_t n, struct gpu_gather_args *args)
 {
-    size_t n_tile = 0, n_entry = 0, size = page_bytes(from);
+    size_t n_tile = 0, n_entry = 0, size = args->to_stride;
     for (int32_t i = 0; i < n; i++) {
         jobs[i].first = (int32_t)n_tile;
         n_tile += (size_t)jobs[i].n_tile;
@@ -132,24 +163,20 @@ bool gpu_gather_place(struct gpu_device *d, const struct gpu_attend_args *from, 
                       struct gpu_gather_job *jobs, gpu_at jobs_at, struct gpu_attend_job *calls,
                       int32_t n, struct gpu_gather_args *args)
 {
-    *args = (struct gpu_gather_args){.jobs = jobs_at,
-                                     .pool = from->pool,
-                                     .stride = from->stride,
-                                     .to_stride = page_bytes(from),
-                                     .page_len = from->page_len,
-                                     .to_dim = gpu_copy_dim(from),
-                                     .k = from->k,
-                                     .v = from->v};
+    *args = args_of(from);
+    args->jobs = jobs_at;
+    args->beside = gpu_copy_dim(from) > 0;
     for (int32_t i = 0; i < n; i++) {
         args->most_tile = (int32_t)pi_max(args->most_tile, jobs[i].n_tile);
         args->most = (int32_t)pi_max(args->most, jobs[i].chosen != 0 ? jobs[i].n : 0);
     }
-    return place(d, from, pages, jobs, calls, n, args);
+    return place(d, pages, jobs, calls, n, args);
 }
 
 void gpu_gather_run(struct gpu_device *d, const struct gpu_gather_args *args, bool pages, int32_t n)
 {
-    size_t smem = GPU_TILE * (sizeof(struct gpu_attend_entry) + (size_t)(args->to_dim + 2) * 2);
+    size_t smem = GPU_TILE * (sizeof(struct gpu_attend_entry) +
+                              (args->beside ? (size_t)(args->to_k + 2) * 2 : 0));
     if (pages)
         gpu_run(d, GPU_KERNEL_gather_pages, args->most_tile, n, 1, smem, args);
     else
@@ -165,7 +192,7 @@ struct gpu_attend_args gpu_copy_form(const struct gpu_attend_args *a)
 
 size_t gpu_copy_bytes(const struct gpu_attend_args *a, const struct gpu_plan *p)
 {
-    return (size_t)(p->end - p->first) * (page_bytes(a) + sizeof(struct gpu_attend_ref));
+    return (size_t)(p->end - p->first) * (page_bytes(sizes_of(a)) + sizeof(struct gpu_attend_ref));
 }
 
 bool gpu_copy_place(struct gpu_device *d, const struct gpu_attend_args *from,
@@ -173,14 +200,8 @@ bool gpu_copy_place(struct gpu_device *d, const struct gpu_attend_args *from,
                     struct gpu_gather_args *args)
 {
     size_t n_page = 0;
-    *args = (struct gpu_gather_args){.pool = from->pool,
-                                     .stride = from->stride,
-                                     .to_stride = page_bytes(from),
-                                     .page_len = from->page_len,
-                                     .to_dim = gpu_copy_dim(from),
-                                     .order = from->order,
-                                     .k = from->k,
-                                     .v = from->v};
+    *args = args_of(from);
+    args->order = from->order;
     for (int32_t i = 0; i < n; i++) {
         calls[i].copy0 = (int32_t)n_page;
         n_page += (size_t)(calls[i].end - calls[i].first);

@@ -104,12 +104,18 @@ void gpu_way_run(struct gpu_device *d, const struct gpu_attend_args *a, const st
 /* attend_gather.c: the dimensions of keys and values in pages of f16 that are made of others. They
    are the next size that kernels for few and many rows have (0: there is none). */
 int32_t gpu_copy_dim(const struct gpu_attend_args *a);
-/* The form of pages that listed entries become, and the bytes of a call's part of the list.
-   gpu_gather_place says where pages or lists will be (false: no memory). */
+/* The form of pages that listed entries become, and the bytes of a call's part of the list. Heads
+   that those kernels have no size for keep theirs, for attend_wide. */
 struct gpu_attend_args gpu_gather_form(const struct gpu_attend_args *a);
 size_t gpu_gather_bytes(const struct gpu_plan *p);
-void gpu_gather_add(struct gpu_listing *l, const struct gpu_plan *p, struct gpu_gather_job *job,
-                    struct gpu_attend_job *to);
+/* Lists a call's tiles and, of those that the host chose, entries; take_positions sets job->pos.
+   gpu_gather_place says where pages or lists will be (false: no memory). */
+struct gpu_gathered {
+    const struct gpu_attend_ref *tiles;
+    const struct gpu_attend_entry *entries; /* NULL: the device chose */
+};
+struct gpu_gathered gpu_gather_add(struct gpu_listing *l, const struct gpu_plan *p,
+                                   struct gpu_gather_job *job, struct gpu_attend_job *to);
 bool gpu_gather_place(struct gpu_device *d, const struct gpu_attend_args *from, bool pages,
                       struct gpu_gather_job *jobs, gpu_at jobs_at, struct gpu_attend_job *calls,
                       int32_t n, struct gpu_gather_args *args);

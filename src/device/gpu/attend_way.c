@@ -116,11 +116,12 @@ static size_t wide_smem(const struct gpu_attend_args *a, size_t n)
 }
 
 /* Whether attend_wide.cuh takes pages of that form. Parts of keys that begin or end elsewhere than
-   its matrices are the general kernel's. */
+   its matrices are the general kernel's, and so are copies with zeros behind their dimensions. */
 static bool is_wide(const struct gpu_device *d, const struct gpu_attend_args *a)
 {
     return a->order == GPU_ORDER_PLAIN && a->dim_k % 8 == 0 && a->dim_v % 8 == 0 &&
-           (!a->is_in_keys || a->v_in_k >= 0) && wide_smem(a, 1) <= d->driver->smem_most;
+           a->k.dim == a->dim_k && a->v.dim == a->dim_v && (!a->is_in_keys || a->v_in_k >= 0) &&
+           wide_smem(a, 1) <= d->driver->smem_most;
 }
 
 static void wide_run(struct gpu_device *d, const struct gpu_attend_args *a,
@@ -177,11 +178,11 @@ enum gpu_way gpu_way_of(const struct gpu_device *d, const struct gpu_attend_args
     bool takes_queries = job->q_stride % 4 == 0 && job->q_at.at % 16 == 0;
     if (many && few != GPU_N_KERNEL && many_kernel(d, a, blocks) != GPU_N_KERNEL)
         return GPU_WAY_MANY;
-    if (gpu_is_listed(job))
-        return one && takes_queries && few != GPU_N_KERNEL ? GPU_WAY_FEW : GPU_WAY_ANY;
-    if (many && gpu_copy_dim(a) > 0 && p->is_whole && copies)
+    if (gpu_is_listed(job) && p->guests.n > 0) /* pages of f16 and others */
+        return GPU_WAY_ANY;
+    if (many && gpu_copy_dim(a) > 0 && p->is_whole && copies && !gpu_is_listed(job))
         return GPU_WAY_COPY;
-    if (one && takes_queries && few != GPU_N_KERNEL && p->most <= 32)
+    if (one && takes_queries && few != GPU_N_KERNEL && (gpu_is_listed(job) || p->most <= 32))
         return GPU_WAY_FEW;
     if (decode != GPU_N_KERNEL)
         return GPU_WAY_DECODE;
