@@ -1,10 +1,10 @@
 /*
  * entries.c - single entries that come from the host or from another lane, and the sum of a lane's
  * values. Entries on their way wait in a list of the host's until another operation begins. So
- * all lanes' entries go in one launch, and the host waits for nothing.
+ * all lanes' entries go in a launch of each kind, and the host waits for nothing.
  *
- * Invariant: what waits goes to pages of one class, each place once, and no entry that waits is
- * read by another that does. Either entries wait, or moves (keep.c).
+ * Invariant: what waits goes to pages of one form, each place once. Entries of the host wait, or of
+ * lanes, or moves (keep.c). No sequence is read by some that wait and written by others.
  */
 #include "device/gpu/host.h"
 
@@ -38,7 +38,8 @@ static size_t place_of(const uint64_t *set, size_t cap, uint64_t key)
 static bool note_place(struct gpu_device *d, const struct kv_place *p, enum kv_side side)
 {
     struct gpu_entries *e = &d->entries;
-    uint64_t key = ((uint64_t)p->page << 8 | (uint64_t)p->slot << 1 | (side == KV_SIDE_V)) + 1;
+    uint64_t key =
+        gpu_page_at(p->kind, p->page) << 8 | (uint64_t)p->slot << 1 | (uint64_t)(side == KV_SIDE_V);
     if (2 * (e->n + 1) > e->cap_place) {
         size_t cap = e->cap_place > 0 ? 2 * e->cap_place : FIRST_PLACES;
         uint64_t *set = pi_mem_alloc(PI_MEM_DEVICE, cap * sizeof(*set));
@@ -57,60 +58,88 @@ static bool note_place(struct gpu_device *d, const struct kv_place *p, enum kv_s
     return is_new;
 }
 
-/* Rows of one kind: of the host, or of a pair of parts. */
-static void run_rows(struct gpu_device *d, gpu_at list, size_t first, size_t n)
+/* Whether pages of a class have the form, which becomes theirs where nothing has it yet. */
+static bool takes_form(struct gpu_form *f, const struct kv_class *kind, bool some)
+{
+    if (some && f->kind == kind)
+        return true;
+    const struct gpu_form form = {kind, gpu_part_of(kind, &kind->k, true),
+                                  gpu_part_of(kind, &kind->v, false), kind->page_len};
+    if (some && (memcmp(&f->k, &form.k, sizeof(form.k)) != 0 ||
+                 memcmp(&f->v, &form.v, sizeof(form.v)) != 0 || f->page_len != form.page_len))
+        return false;
+    *f = form;
+    return true;
+}
+
+/* Rows of one kind share a launch: of the host, or of a pair of parts. */
+enum row_kind { ROW_OF_HOST, ROW_KEY, ROW_VALUE, N_ROW_KIND };
+
+static enum row_kind kind_of_row(const struct gpu_entry_row *row)
+{
+    return row->of_host ? ROW_OF_HOST : row->value == 0 ? ROW_KEY : ROW_VALUE;
+}
+
+static void run_rows(struct gpu_device *d, gpu_at rows, enum row_kind kind, size_t n)
 {
     const struct gpu_entries *e = &d->entries;
-    const struct gpu_entry_row *row = &e->row[first];
-    struct gpu_entry_args args = {.rows = list + first * sizeof(*row),
-                                  .page_len = e->kind->page_len};
-    size_t dim = (size_t)pi_max(e->kind->k.dim, e->kind->v.dim);
+    struct gpu_entry_args args = {.rows = rows, .page_len = e->to.page_len};
+    size_t dim = (size_t)pi_max(e->to.k.dim, e->to.v.dim);
     size_t smem = pi_align(dim, 128) + pi_align(dim / 8 + 2, 16);
-    if (row->of_host) {
-        args.part[0] = gpu_part_of(e->kind, &e->kind->k, true);
-        args.part[1] = gpu_part_of(e->kind, &e->kind->v, false);
+    if (kind == ROW_OF_HOST) {
+        args.part[0] = e->to.k;
+        args.part[1] = e->to.v;
         gpu_run(d, GPU_KERNEL_entry_put, (int64_t)n, 1, 1, smem, &args);
         return;
     }
-    bool keys = row->value == 0;
-    args.from_len = e->from->page_len;
-    args.part[0] = gpu_part_of(e->from, keys ? &e->from->k : &e->from->v, keys);
-    args.part[1] = gpu_part_of(e->kind, keys ? &e->kind->k : &e->kind->v, keys);
+    args.from_len = e->from.page_len;
+    args.part[0] = kind == ROW_KEY ? e->from.k : e->from.v;
+    args.part[1] = kind == ROW_KEY ? e->to.k : e->to.v;
     gpu_run(d, GPU_KERNEL_entry_copy, (int64_t)n, 1, 1, smem + (dim + 4) * sizeof(float), &args);
 }
 
-static bool same_kind(const struct gpu_entry_row *a, const struct gpu_entry_row *b)
+/* The rows, kind by kind, to the list that goes to the device; from[k] is the first of a kind. */
+static void sort_rows(const struct gpu_entries *e, gpu_at bytes, struct gpu_entry_row *to,
+                      size_t from[N_ROW_KIND + 1])
 {
-    return a->of_host == b->of_host && (a->of_host || a->value == b->value);
+    size_t at[N_ROW_KIND];
+    memset(from, 0, (N_ROW_KIND + 1) * sizeof(*from));
+    for (size_t i = 0; i < e->n; i++)
+        from[kind_of_row(&e->row[i]) + 1]++;
+    for (int k = 0; k < N_ROW_KIND; k++) {
+        from[k + 1] += from[k];
+        at[k] = from[k];
+    }
+    for (size_t i = 0; i < e->n; i++) {
+        struct gpu_entry_row row = e->row[i];
+        row.from += row.of_host ? bytes : 0;
+        row.shift += row.shift != 0 ? bytes - 1 : 0;
+        to[at[kind_of_row(&row)]++] = row;
+    }
 }
 
 void gpu_flush_entries(struct gpu_device *d)
 {
     struct gpu_entries *e = &d->entries;
-    size_t rows = pi_align(e->n * sizeof(*e->row), 16), n_index = e->n_index;
+    size_t rows = pi_align(e->n * sizeof(*e->row), 16), n_index = e->n_index, from[N_ROW_KIND + 1];
     void *host;
     gpu_at list = e->n > 0 ? gpu_list(d, rows + e->n_byte, &host) : 0;
     if (list != 0) {
-        for (size_t i = 0; i < e->n; i++) {
-            struct gpu_entry_row *row = &e->row[i];
-            row->from += row->of_host ? list + rows : 0;
-            row->shift += row->shift != 0 ? list + rows - 1 : 0;
-        }
-        memcpy(host, e->row, e->n * sizeof(*e->row));
+        sort_rows(e, list + rows, host, from);
         if (e->n_byte > 0)
             memcpy((uint8_t *)host + rows, e->bytes, e->n_byte);
         gpu_send(d, list, rows + e->n_byte);
-        for (size_t i = 0, end; i < e->n; i = end) {
-            for (end = i + 1; end < e->n && same_kind(&e->row[i], &e->row[end]);)
-                end++;
-            run_rows(d, list, i, end - i);
-        }
+        for (int k = 0; k < N_ROW_KIND; k++)
+            if (from[k + 1] > from[k])
+                run_rows(d, list + from[k] * sizeof(*e->row), (enum row_kind)k,
+                         from[k + 1] - from[k]);
     }
     e->n = e->n_byte = e->n_index = 0;
+    e->read.n = e->written.n = 0;
     if (e->cap_place > 0)
         memset(e->place, 0, e->cap_place * sizeof(*e->place));
     if (n_index > 0)
-        gpu_index_rows(d, e->cache, e->kind, e->index, (int32_t)n_index, NULL);
+        gpu_index_rows(d, e->cache, e->to.kind, e->index, (int32_t)n_index, NULL);
 }
 
 /* Bytes of the host that a row needs; returns where they are. */
@@ -133,13 +162,14 @@ static bool begin_row(struct gpu_device *d, const struct kv_place *to, enum kv_s
     if (d->moves.n_goal > 0)
         gpu_flush_moves(d);
     d->packed.x = 0;
-    if (e->n > 0 && (e->kind != to->kind || e->n >= MOST_ROWS || e->n_byte >= MOST_BYTES))
+    if ((e->n_index > 0 && e->to.kind != to->kind) || !takes_form(&e->to, to->kind, e->n > 0) ||
+        e->n >= MOST_ROWS || e->n_byte >= MOST_BYTES)
         gpu_flush_entries(d);
     if (!note_place(d, to, side)) {
         gpu_flush_entries(d);
         note_place(d, to, side);
     }
-    e->kind = to->kind;
+    takes_form(&e->to, to->kind, e->n > 0);
     e->cache = to->cache;
     gpu_touch_page(d, to->kind, to->page);
     return gpu_host_grow(d, (void **)&e->row, e->n, 1, sizeof(*e->row));
@@ -153,7 +183,8 @@ static void take_row(const struct kv_place *p, enum kv_side side, const void *fr
     struct gpu_device *d = gpu_of_class(p->kind);
     size_t at;
     pi_lock_take(&d->lock);
-    d->entries.reads = NULL;
+    if (d->entries.read.n > 0)
+        gpu_flush_entries(d);
     if (begin_row(d, p, side) && keep_bytes(d, from, size, &at))
         d->entries.row[d->entries.n++] =
             (struct gpu_entry_row){.page = gpu_page_at(p->kind, p->page),
@@ -180,7 +211,7 @@ bool gpu_index_later(struct gpu_device *d, const struct kv_cache *cache,
                      int32_t n)
 {
     struct gpu_entries *e = &d->entries;
-    if (e->n == 0 || e->kind != kind || e->cache != cache ||
+    if (e->n == 0 || e->to.kind != kind || e->cache != cache ||
         !gpu_host_grow(d, (void **)&e->index, e->n_index, (size_t)n, sizeof(*e->index)))
         return false;
     for (int32_t i = 0; i < n; i++)
@@ -210,6 +241,29 @@ static void copy_side(struct gpu_device *d, const struct kv_place *a, const stru
                                .encode = shift != NULL || from->type != to->type};
 }
 
+static bool has_seq(const struct gpu_seqs *s, const struct kv_seq *seq)
+{
+    for (int32_t i = s->n - 1; i >= 0; i--)
+        if (s->seq[i] == seq)
+            return true;
+    return false;
+}
+
+static void add_seq(struct gpu_seqs *s, const struct kv_seq *seq)
+{
+    if (!has_seq(s, seq))
+        s->seq[s->n++] = seq;
+}
+
+/* Whether a copy can wait with what waits. */
+static bool can_wait(struct gpu_entries *e, const struct kv_copy *c, const struct kv_class *from)
+{
+    const int32_t most = (int32_t)PI_LEN(e->read.seq);
+    return e->n == 0 || (e->read.n > 0 && takes_form(&e->from, from, true) && e->read.n < most &&
+                         e->written.n < most && c->from != c->to &&
+                         !has_seq(&e->written, c->from) && !has_seq(&e->read, c->to));
+}
+
 void gpu_fill(const struct kv_copy *c, const int32_t *slots, int32_t n, int32_t to_slot)
 {
     const struct kv_lane *from = kv_lane_at(c->from, c->from_layer, c->from_head);
@@ -218,18 +272,17 @@ void gpu_fill(const struct kv_copy *c, const int32_t *slots, int32_t n, int32_t 
     struct kv_place a = kv_place_of(c->from, from, slots[0]);
     int32_t begin = slots[0] - a.slot;
     pi_lock_take(&d->lock);
-    if (d->entries.n > 0 && (d->entries.from != from->kind || d->entries.reads != c->to))
+    if (!can_wait(&d->entries, c, from->kind))
         gpu_flush_entries(d);
-    if (c->from == c->to)
-        gpu_flush_entries(d);
-    d->entries.from = from->kind;
-    d->entries.reads = c->to;
+    takes_form(&d->entries.from, from->kind, d->entries.n > 0);
     for (int side = 0; side < 2; side++)
         for (int32_t i = 0; i < n; i++) {
             const struct kv_place b = kv_place_of(c->to, to, to_slot + i);
             a.slot = slots[i] - begin;
             copy_side(d, &a, &b, side == 0 ? KV_SIDE_K : KV_SIDE_V, side == 0 ? c->shift : NULL);
         }
+    add_seq(&d->entries.read, c->from);
+    add_seq(&d->entries.written, c->to);
     pi_lock_give(&d->lock);
     for (int32_t i = 0; i < n; i++) {
         const struct kv_place b = kv_place_of(c->to, to, to_slot + i);

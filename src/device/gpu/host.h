@@ -125,10 +125,22 @@ struct gpu_mark_moves {
 
 enum { GPU_COUNTS = 1024 };
 /* Entries that wait (entries.c), to pages of one class. */
+struct gpu_seqs {
+    const struct kv_seq *seq[64];
+    int32_t n;
+};
+
+/* What kernels ask of a class: others may have the same. */
+struct gpu_form {
+    const struct kv_class *kind; /* the last of them */
+    struct gpu_part k, v;
+    int32_t page_len;
+};
+
 struct gpu_entries {
     const struct kv_cache *cache;
-    const struct kv_class *kind, *from; /* from: other lanes' class */
-    const struct kv_seq *reads;         /* that these go to */
+    struct gpu_form to, from;      /* from: of other lanes */
+    struct gpu_seqs read, written; /* of those */
     struct gpu_entry_row *row;
     struct gpu_index_row *index; /* made behind them */
     uint8_t *bytes;              /* of the host: `from` and 1 + `shift` of a row begin there */

@@ -457,8 +457,8 @@ static void run_notes(struct gpu_device *d, const struct kv_attend_job *jobs,
     w.list.used = 0;
     lay_out(&w);
     const struct gpu_note_args args = {.lanes = w.list.at, .n_block = w.most_sum};
+    send_ahead(&w); /* first: small copies take places in the list that is sent */
     gpu_send(d, w.list.at, w.list.used);
-    send_ahead(&w);
     gpu_run(d, GPU_KERNEL_note_sums, w.most_sum, w.n_lane, 1, 256 * sizeof(float), &args);
     gpu_run(d, GPU_KERNEL_note_words, pi_ceil_div(w.most_place, 256), w.n_lane, 1, 0, &args);
     bring_back(&w);
