@@ -396,6 +396,34 @@ static void change(const struct rig *r, enum deed deed)
         lane->window = 20; /* later rows of a prompt see none of the first chunk of pages */
 }
 
+/* A list of all entries of a lane that was changed goes through the fast kernels, but with guests.
+   Calls of all tokens and of one give the same bits. near: what they are near to. */
+static void check_list(const struct rig *r, struct kv_attend_job job, const double *near)
+{
+    static float all[OUT_LEN], one[OUT_LEN];
+    const int32_t dim = r->dim, len = kv_lane_len(r->seq, 0, 0);
+    int32_t slots[MOST_LEN];
+    for (int32_t i = 0; i < len; i++)
+        slots[i] = i;
+    job.slots = slots;
+    job.n_slot = len;
+    job.out = all;
+    count_launches();
+    run_job(r, &job);
+    assert_true(!gpu_is_own() || (n_general > 0) == (job.guests != NULL));
+    assert_true(relative_error(all, near, (size_t)job.n_tok * N_GROUP * (size_t)dim) <
+                2 * ATTEND_BOUND);
+    for (int32_t t = 0; t < job.n_tok; t += TEST_STRIDE) {
+        struct kv_attend_job single = job;
+        single.n_tok = 1;
+        single.pos0 += t;
+        single.q += t * N_GROUP * dim;
+        single.out = one;
+        run_job(r, &single);
+        assert_memory_equal(one, all + t * N_GROUP * dim, N_GROUP * (size_t)dim * sizeof(float));
+    }
+}
+
 /* Calls of all tokens, of one and of two give the same bits, near the processor's output. Under
    sanitizers a change meets ones in one form, and twos in another. */
 static void check_changed(const struct form *form, enum deed deed, bool ones, bool twos)
@@ -433,6 +461,12 @@ static void check_changed(const struct form *form, enum deed deed, bool ones, bo
                 assert_memory_equal(out[way], out[0], n * sizeof(float));
         for (size_t j = 0; j < n && i == 0; j++)
             ref[j] = out[0][j];
+        if (i == 0) {
+            struct kv_attend_job job = job_of(&r[i], 0, ATTEND_TOK, NULL);
+            job.rope = &rope;
+            job.guests = deed == HAS_GUESTS ? guests[i].seq : NULL;
+            check_list(&r[i], job, ref);
+        }
         if (deed == HAS_GUESTS)
             kv_seq_free(guests[i].seq);
         rig_close(&r[i]);

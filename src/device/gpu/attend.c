@@ -313,7 +313,7 @@ static void run_launch(struct launch *l, const struct gpu_plan *plan, struct gpu
     if (room == 0 || a->o == 0 || a->ml == 0 || logits == 0)
         return;
     if (l->is_listed &&
-        !gpu_gather_place(d, &l->form, pages, l->gather, l->gather_at, jobs, l->n, &gather))
+        !gpu_gather_place(d, &l->form, plan->way, l->gather, l->gather_at, jobs, l->n, &gather))
         return;
     for (int32_t i = 0; i < l->n; i++) {
         bool watched = gpu_is_watched(plan[i].job);
@@ -397,7 +397,7 @@ static int32_t attend_some(struct gpu_device *d, const struct kv_attend_job *job
     struct launch l = {.d = d, .args = args_of(jobs), .is_listed = gpu_is_listed(jobs)};
     l.form = l.args;
     if (l.is_listed)
-        l.args = gpu_gather_form(&l.form);
+        l.args = gpu_gather_form(&l.form, false);
     if (d->attend == NULL)
         d->attend = pi_mem_alloc(PI_MEM_DEVICE, sizeof(*d->attend));
     struct gpu_attend *s = d->attend;
@@ -412,6 +412,8 @@ static int32_t attend_some(struct gpu_device *d, const struct kv_attend_job *job
     }
     if (s->plan[0].way == GPU_WAY_ANY)
         l.args = l.form;
+    if (l.is_listed && s->plan[0].way == GPU_WAY_WIDE)
+        l.args = gpu_gather_form(&l.form, true);
     if (s->plan[0].way == GPU_WAY_COPY)
         l.args = gpu_copy_form(&l.form);
     for (int32_t i = 0; i < l.n; i++)

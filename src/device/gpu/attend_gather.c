@@ -1,8 +1,8 @@
 /*
  * attend_gather.c - entries that calls of attention list, on their way to kernels. gather.cuh makes
  * pages of f16 of them in a room, which the kernels of frequent forms or of wide heads read. Where
- * there is no such kernel, attend.cuh reads the entries where they are, by a list. All pages of calls
- * of many rows become pages of f16, too, where their form has no kernel (attend_decode.cuh).
+ * there is no such kernel, attend.cuh reads the entries where they are, by a list. All pages of
+ * calls of many rows become pages of f16, too, where their form has no kernel (attend_decode.cuh).
  *
  * Invariant: both give the same bits, and neither depends on who made the list.
  */
@@ -22,13 +22,12 @@ struct sizes {
     int32_t k, v;
 };
 
-static struct sizes sizes_of(const struct gpu_attend_args *a)
+static struct sizes sizes_of(const struct gpu_attend_args *a, bool own)
 {
-    const int32_t common = gpu_copy_dim(a);
-    return (struct sizes){common > 0 ? common : a->dim_k,
-                          common > 0         ? common
-                          : a->is_in_keys ? 0
-                                             : a->dim_v};
+    const int32_t common = own ? 0 : gpu_copy_dim(a);
+    if (common > 0)
+        return (struct sizes){common, common};
+    return (struct sizes){a->dim_k, a->is_in_keys ? 0 : a->dim_v};
 }
 
 static size_t page_bytes(struct sizes sizes)
@@ -52,9 +51,9 @@ static struct gpu_part half_part(const struct gpu_part *of, int32_t dim, int32_t
     return part;
 }
 
-static struct gpu_attend_args half_form(const struct gpu_attend_args *a, bool beside)
+static struct gpu_attend_args half_form(const struct gpu_attend_args *a, bool own, bool beside)
 {
-    const struct sizes to = sizes_of(a);
+    const struct sizes to = sizes_of(a, own);
     struct gpu_attend_args out = *a;
     out.page_len = GPU_TILE;
     out.stride = page_bytes(to);
@@ -66,9 +65,9 @@ static struct gpu_attend_args half_form(const struct gpu_attend_args *a, bool be
     return out;
 }
 
-struct gpu_attend_args gpu_gather_form(const struct gpu_attend_args *a)
+struct gpu_attend_args gpu_gather_form(const struct gpu_attend_args *a, bool own)
 {
-    return half_form(a, gpu_copy_dim(a) > 0);
+    return half_form(a, own, !own && gpu_copy_dim(a) > 0);
 }
 
 size_t gpu_gather_bytes(const struct gpu_plan *p)
@@ -116,9 +115,9 @@ struct gpu_gathered gpu_gather_add(struct gpu_listing *l, const struct gpu_plan 
     return out;
 }
 
-static struct gpu_gather_args args_of(const struct gpu_attend_args *from)
+static struct gpu_gather_args args_of(const struct gpu_attend_args *from, bool own)
 {
-    const struct sizes to = sizes_of(from);
+    const struct sizes to = sizes_of(from, own);
     return (struct gpu_gather_args){.pool = from->pool,
                                     .stride = from->stride,
                                     .to_stride = page_bytes(to),
@@ -159,18 +158,19 @@ static bool place(struct gpu_device *d, bool pages, struct gpu_gather_job *jobs,
     return args->to != 0;
 }
 
-bool gpu_gather_place(struct gpu_device *d, const struct gpu_attend_args *from, bool pages,
+bool gpu_gather_place(struct gpu_device *d, const struct gpu_attend_args *from, enum gpu_way way,
                       struct gpu_gather_job *jobs, gpu_at jobs_at, struct gpu_attend_job *calls,
                       int32_t n, struct gpu_gather_args *args)
 {
-    *args = args_of(from);
+    const bool own = way == GPU_WAY_WIDE;
+    *args = args_of(from, own);
     args->jobs = jobs_at;
-    args->beside = gpu_copy_dim(from) > 0;
+    args->beside = !own && gpu_copy_dim(from) > 0;
     for (int32_t i = 0; i < n; i++) {
         args->most_tile = (int32_t)pi_max(args->most_tile, jobs[i].n_tile);
         args->most = (int32_t)pi_max(args->most, jobs[i].chosen != 0 ? jobs[i].n : 0);
     }
-    return place(d, pages, jobs, calls, n, args);
+    return place(d, way != GPU_WAY_ANY, jobs, calls, n, args);
 }
 
 void gpu_gather_run(struct gpu_device *d, const struct gpu_gather_args *args, bool pages, int32_t n)
@@ -187,12 +187,13 @@ void gpu_gather_run(struct gpu_device *d, const struct gpu_gather_args *args, bo
 
 struct gpu_attend_args gpu_copy_form(const struct gpu_attend_args *a)
 {
-    return half_form(a, false);
+    return half_form(a, false, false);
 }
 
 size_t gpu_copy_bytes(const struct gpu_attend_args *a, const struct gpu_plan *p)
 {
-    return (size_t)(p->end - p->first) * (page_bytes(sizes_of(a)) + sizeof(struct gpu_attend_ref));
+    return (size_t)(p->end - p->first) *
+           (page_bytes(sizes_of(a, false)) + sizeof(struct gpu_attend_ref));
 }
 
 bool gpu_copy_place(struct gpu_device *d, const struct gpu_attend_args *from,
@@ -200,7 +201,7 @@ bool gpu_copy_place(struct gpu_device *d, const struct gpu_attend_args *from,
                     struct gpu_gather_args *args)
 {
     size_t n_page = 0;
-    *args = args_of(from);
+    *args = args_of(from, false);
     args->order = from->order;
     for (int32_t i = 0; i < n; i++) {
         calls[i].copy0 = (int32_t)n_page;

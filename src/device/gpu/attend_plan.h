@@ -105,8 +105,8 @@ void gpu_way_run(struct gpu_device *d, const struct gpu_attend_args *a, const st
    are the next size that kernels for few and many rows have (0: there is none). */
 int32_t gpu_copy_dim(const struct gpu_attend_args *a);
 /* The form of pages that listed entries become, and the bytes of a call's part of the list. Heads
-   that those kernels have no size for keep theirs, for attend_wide. */
-struct gpu_attend_args gpu_gather_form(const struct gpu_attend_args *a);
+   keep their size for attend_wide (own), or where those kernels have none. */
+struct gpu_attend_args gpu_gather_form(const struct gpu_attend_args *a, bool own);
 size_t gpu_gather_bytes(const struct gpu_plan *p);
 /* Lists a call's tiles and, of those that the host chose, entries; take_positions sets job->pos.
    gpu_gather_place says where pages or lists will be (false: no memory). */
@@ -116,7 +116,7 @@ struct gpu_gathered {
 };
 struct gpu_gathered gpu_gather_add(struct gpu_listing *l, const struct gpu_plan *p,
                                    struct gpu_gather_job *job, struct gpu_attend_job *to);
-bool gpu_gather_place(struct gpu_device *d, const struct gpu_attend_args *from, bool pages,
+bool gpu_gather_place(struct gpu_device *d, const struct gpu_attend_args *from, enum gpu_way way,
                       struct gpu_gather_job *jobs, gpu_at jobs_at, struct gpu_attend_job *calls,
                       int32_t n, struct gpu_gather_args *args);
 void gpu_gather_run(struct gpu_device *d, const struct gpu_gather_args *args, bool pages,

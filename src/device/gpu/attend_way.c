@@ -116,12 +116,11 @@ static size_t wide_smem(const struct gpu_attend_args *a, size_t n)
 }
 
 /* Whether attend_wide.cuh takes pages of that form. Parts of keys that begin or end elsewhere than
-   its matrices are the general kernel's, and so are copies with zeros behind their dimensions. */
+   its matrices are the general kernel's. */
 static bool is_wide(const struct gpu_device *d, const struct gpu_attend_args *a)
 {
     return a->order == GPU_ORDER_PLAIN && a->dim_k % 8 == 0 && a->dim_v % 8 == 0 &&
-           a->k.dim == a->dim_k && a->v.dim == a->dim_v && (!a->is_in_keys || a->v_in_k >= 0) &&
-           wide_smem(a, 1) <= d->driver->smem_most;
+           (!a->is_in_keys || a->v_in_k >= 0) && wide_smem(a, 1) <= d->driver->smem_most;
 }
 
 static void wide_run(struct gpu_device *d, const struct gpu_attend_args *a,

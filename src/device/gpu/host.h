@@ -130,7 +130,7 @@ struct gpu_seqs {
     int32_t n;
 };
 
-/* What kernels ask of a class: others may have the same. */
+/* Kernels ask this of a class: others may have the same. */
 struct gpu_form {
     const struct kv_class *kind; /* the last of them */
     struct gpu_part k, v;
