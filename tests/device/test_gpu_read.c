@@ -19,7 +19,13 @@
 #include "testing.h"
 
 enum { N_HEAD = 2, N_GROUP = 2, N_BEFORE = 230, N_TOK = 40, MOST = N_BEFORE + N_TOK, DIM = 128 };
-enum { N_FIRST = 3, N_CHOOSE = 97, N_LAST = 5, N_READ = N_FIRST + N_CHOOSE + N_LAST };
+enum {
+    N_GUEST = 100,
+    N_FIRST = 3,
+    N_CHOOSE = 97,
+    N_LAST = 5,
+    N_READ = N_FIRST + N_CHOOSE + N_LAST
+};
 
 TEST_GROUP(NULL, free_gpu);
 
@@ -29,7 +35,7 @@ struct rig {
     struct pi_device *d;
     struct pi_stream *stream;
     struct kv_cache *cache;
-    struct kv_seq *seq;
+    struct kv_seq *seq, *guests; /* guests: read as well, or NULL */
     int32_t dim;
     struct pi_at q, out, slots; /* [N_TOK][N_HEAD][N_GROUP][dim] twice, [N_HEAD][N_CHOOSE] */
 };
@@ -71,12 +77,27 @@ static void rig_open(struct rig *r, enum kv_type type, uint32_t index, int32_t p
     r->d->upload(r->stream, q, rows_size(r), r->q);
 }
 
+/* Entries that came back, from position pos on. */
+static void rig_invite(struct rig *r, int32_t pos)
+{
+    static float k[N_GUEST * DIM], v[N_GUEST * DIM];
+    uint64_t rng = 7;
+    check(kv_seq_create(r->cache, &r->guests, NULL), NULL);
+    check(kv_seq_reserve(r->guests, N_GUEST, NULL), NULL);
+    for (int32_t h = 0; h < N_HEAD; h++) {
+        for (int32_t i = 0; i < N_GUEST * r->dim; i++)
+            k[i] = rng_float(&rng), v[i] = rng_float(&rng);
+        kv_seq_append(r->guests, 0, h, pos, N_GUEST, k, (size_t)r->dim, v, (size_t)r->dim);
+    }
+}
+
 static void rig_close(struct rig *r)
 {
     r->d->free(r->d, r->slots);
     r->d->free(r->d, r->out);
     r->d->free(r->d, r->q);
     r->d->close(r->stream);
+    kv_seq_free(r->guests);
     kv_seq_free(r->seq);
     kv_cache_free(r->cache);
 }
@@ -99,6 +120,7 @@ static bool call_of(void *ctx, int64_t i, int32_t turn, int32_t thread, struct k
     size_t at = (size_t)c->t0 * row + (size_t)i * N_GROUP * (size_t)c->r->dim;
     (void)thread;
     *out = (struct kv_attend_job){.seq = c->r->seq,
+                                  .guests = c->r->guests,
                                   .head = (int32_t)i,
                                   .n_tok = c->n_tok,
                                   .n_group = N_GROUP,
@@ -162,13 +184,17 @@ static void choose(const struct rig *r, bool there, int32_t slots[N_HEAD][N_CHOO
     r->d->choose(r->stream, &(struct kv_choose_list){.jobs = jobs, .n = N_HEAD});
 }
 
-static void check_chosen(enum kv_type type, uint32_t index, int32_t page_len, int32_t dim)
+/* guests: from which position on there are guests; -1: there are none. */
+static void check_chosen(enum kv_type type, uint32_t index, int32_t page_len, int32_t dim,
+                         int32_t guests)
 {
     static float want[N_TOK * N_HEAD * N_GROUP * DIM], got[N_TOK * N_HEAD * N_GROUP * DIM];
     int32_t slots[N_HEAD][N_CHOOSE], all[N_HEAD][N_READ + N_TOK];
     struct kv_attend_chosen chosen[N_HEAD];
     struct rig r;
     rig_open(&r, type, index, page_len, dim);
+    if (guests >= 0)
+        rig_invite(&r, guests);
     choose(&r, false, slots);
     for (int32_t h = 0; h < N_HEAD; h++) {
         assert_true(kv_lane_is_plain(r.seq, 0, h));
@@ -196,10 +222,11 @@ static void check_chosen(enum kv_type type, uint32_t index, int32_t page_len, in
 
 TEST(choices_that_stay_on_the_device_are_read_as_lists_of_the_host)
 {
-    check_chosen(KV_TYPE_F16, KV_INDEX_NORM, 64, 128);
-    check_chosen(KV_TYPE_F16, 0, 16, 64);
-    check_chosen(KV_TYPE_TURBO3, KV_INDEX_UNIT8, 32, 128);
-    check_chosen(KV_TYPE_Q8_0, 0, 64, 96); /* a size of no frequent kernel */
+    check_chosen(KV_TYPE_F16, KV_INDEX_NORM, 64, 128, -1);
+    check_chosen(KV_TYPE_F16, 0, 16, 64, 0);
+    check_chosen(KV_TYPE_F16, 0, 64, 128, N_BEFORE - N_GUEST / 2); /* the last ones are later */
+    check_chosen(KV_TYPE_TURBO3, KV_INDEX_UNIT8, 32, 128, -1);
+    check_chosen(KV_TYPE_Q8_0, 0, 64, 96, 0); /* a size of no frequent kernel */
 }
 
 /* ---- vectors ---- */

@@ -443,11 +443,11 @@ struct gpu_gather_job {
     gpu_at
         entries; /* struct gpu_attend_entry [n]: given, or of chosen ones written by gather_list */
     gpu_at chosen; /* int32 [n_chosen]; none: entries are given */
-    gpu_at refs;   /* struct gpu_attend_ref of the lane's pages */
-    gpu_at tiles;  /* struct gpu_attend_ref [n_tile]: `page` is the first entry */
-    gpu_at pos;    /* int32 [n_tile - high][64] of chosen ones; before, all queries see them */
-    int32_t n, n_tile, n_first, n_chosen, n_last, end, high;
-    int32_t first; /* page of the room */
+    gpu_at guests, refs; /* struct gpu_attend_ref of the guests' pages and the lane's */
+    gpu_at tiles;        /* struct gpu_attend_ref [n_tile]: `page` is the first entry */
+    gpu_at pos; /* int32 [n_tile - high][64] of chosen ones; before, all queries see them */
+    int32_t n, n_guest, n_tile, n_first, n_chosen, n_last, end, high; /* n: with n_guest guests */
+    int32_t first, unused; /* first: page of the room */
 };
 struct gpu_gather_args {
     gpu_at jobs, pool;

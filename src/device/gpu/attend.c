@@ -69,11 +69,18 @@ static void chosen_positions(const struct kv_attend_job *job, int32_t n, int32_t
 }
 
 /* Positions of the entries that a call lists, of its n-th tile. */
-static void listed_positions(const struct kv_attend_job *job, const struct gpu_gathered *listed,
-                             int32_t n, int32_t *out)
+static void listed_positions(const struct gpu_plan *p, const struct gpu_gathered *listed, int32_t n,
+                             int32_t *out)
 {
+    const struct kv_attend_job *job = p->job;
+    const int32_t own = n - (int32_t)pi_ceil_div(p->n_guest, GPU_TILE);
+    if (listed->entries == NULL && own >= 0) {
+        chosen_positions(job, own, out);
+        return;
+    }
     if (listed->entries == NULL) {
-        chosen_positions(job, n, out);
+        for (int32_t e = 0, i = n * GPU_TILE; e < GPU_TILE; e++, i++)
+            out[e] = i < p->n_guest ? kv_lane_pos(job->guests, job->layer, job->head, i) : 0;
         return;
     }
     const struct gpu_attend_ref *tile = &listed->tiles[n];
@@ -110,7 +117,7 @@ static void take_positions(struct launch *l, const struct gpu_plan *p,
     for (int32_t i = 0; i < p->n_low + n_high; i++, pos += GPU_TILE) {
         int32_t at = i < p->n_low ? p->first + i : p->high + i - p->n_low;
         if (gpu_is_listed(job) && at >= p->guests.n)
-            listed_positions(job, listed, at - p->guests.n, pos);
+            listed_positions(p, listed, at - p->guests.n, pos);
         else
             page_positions(p, at, pos);
     }
@@ -140,6 +147,11 @@ static size_t logit_floats(const struct kv_attend_job *job)
     return pi_align(row_count(job) * (gpu_logits_stride(job) + 2), 64);
 }
 
+static bool guests_unordered(const struct kv_attend_job *job)
+{
+    return job->guests != NULL && kv_lane_at(job->guests, job->layer, job->head)->unordered;
+}
+
 /* Call number `number` of the launch. */
 static void add_call(struct launch *l, const struct gpu_plan *p, int32_t number,
                      struct gpu_attend_job *to)
@@ -166,7 +178,7 @@ static void add_call(struct launch *l, const struct gpu_plan *p, int32_t number,
                                   .high = p->high,
                                   .n_chunk = p->n_chunk,
                                   .per = p->per,
-                                  .ordered = !own->unordered};
+                                  .ordered = !own->unordered && !guests_unordered(job)};
     if (l->rows.n_tok > 0)
         to->token0 = (int32_t)((job->out_at.at - l->rows.at) / sizeof(float) / job->out_stride);
     to->chunk0 = gpu_chunk_of(p->first);

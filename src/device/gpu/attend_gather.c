@@ -73,17 +73,31 @@ struct gpu_attend_args gpu_gather_form(const struct gpu_attend_args *a, bool own
 size_t gpu_gather_bytes(const struct gpu_plan *p)
 {
     size_t tiles = (size_t)p->n_tile * sizeof(struct gpu_attend_ref);
-    size_t entries =
-        p->job->slots != NULL ? (size_t)p->job->n_slot * sizeof(struct gpu_attend_entry) : 0;
+    size_t entries = p->job->slots != NULL
+                         ? (size_t)(p->n_guest + p->job->n_slot) * sizeof(struct gpu_attend_entry)
+                         : 0;
     return tiles + entries + sizeof(struct gpu_gather_job) + 96;
 }
 
-/* Tiles of entries that the device chose: all are full but the last. */
-static void put_tiles(const struct kv_attend_job *job, struct gpu_attend_ref *tiles, int32_t n)
+/* Tiles of n entries from number `first` on, all full but the last; returns how many. */
+static int32_t put_tiles(struct gpu_attend_ref *tiles, int32_t first, int32_t n)
 {
-    for (int32_t i = 0; i < n; i++)
-        tiles[i] = (struct gpu_attend_ref){
-            i * GPU_TILE, (int32_t)pi_min(GPU_TILE, job->n_slot - i * GPU_TILE), 0, 0.0f};
+    int32_t n_tile = (int32_t)pi_ceil_div(n, GPU_TILE);
+    for (int32_t i = 0; i < n_tile; i++)
+        tiles[i] = (struct gpu_attend_ref){first + i * GPU_TILE,
+                                           (int32_t)pi_min(GPU_TILE, n - i * GPU_TILE), 0, 0.0f};
+    return n_tile;
+}
+
+/* Guests, whose pages are full but the last. */
+static void put_guests(const struct kv_attend_job *job, struct gpu_attend_entry *entries, int32_t n)
+{
+    const struct kv_lane *lane = n > 0 ? kv_lane_at(job->guests, job->layer, job->head) : NULL;
+    for (int32_t i = 0; i < n; i++) {
+        int32_t page = lane->table[i / lane->kind->page_len].page, slot = i % lane->kind->page_len;
+        entries[i] = (struct gpu_attend_entry){gpu_page_at(lane->kind, page), slot,
+                                               kv_page_pos(lane->kind, page)[slot]};
+    }
 }
 
 struct gpu_gathered gpu_gather_add(struct gpu_listing *l, const struct gpu_plan *p,
@@ -91,17 +105,23 @@ struct gpu_gathered gpu_gather_add(struct gpu_listing *l, const struct gpu_plan 
 {
     const struct kv_attend_job *of = p->job;
     struct gpu_gathered out = {0};
-    *job = (struct gpu_gather_job){.n = of->n_slot, .n_tile = p->n_tile};
+    *job = (struct gpu_gather_job){
+        .n = p->n_guest + of->n_slot, .n_guest = p->n_guest, .n_tile = p->n_tile};
     struct gpu_attend_ref *tiles = gpu_take(l, (size_t)p->n_tile, sizeof(*tiles), &job->tiles);
+    int32_t n_tile = put_tiles(tiles, 0, p->n_guest);
     if (of->slots != NULL) {
         struct gpu_attend_entry *entries =
-            gpu_take(l, (size_t)of->n_slot, sizeof(*entries), &job->entries);
-        gpu_plan_tiles(of, tiles, entries);
+            gpu_take(l, (size_t)job->n, sizeof(*entries), &job->entries);
+        put_guests(of, entries, p->n_guest);
+        gpu_plan_tiles(of, tiles + n_tile, entries + p->n_guest);
+        for (; n_tile < p->n_tile; n_tile++)
+            tiles[n_tile].page += p->n_guest;
         out.entries = entries;
     } else {
-        put_tiles(of, tiles, p->n_tile);
+        put_tiles(tiles + n_tile, p->n_guest, of->n_slot);
         job->chosen = of->chosen.at.at;
         job->refs = p->lane.refs;
+        job->guests = p->lane_guests.refs;
         job->n_first = of->chosen.n_first;
         job->n_chosen = of->chosen.n;
         job->n_last = of->chosen.n_last;

@@ -528,6 +528,30 @@ static bool is_whole(const struct gpu_plan *p, const struct kv_lane *guests,
     return !folded && !own->ragged;
 }
 
+/* Guests whose pages are full but the last, and read as they are, become tiles, too. */
+static bool are_tiles(const struct kv_attend_job *job, const struct kv_lane *guests, bool plain,
+                      bool folded)
+{
+    return gpu_is_listed(job) && !gpu_is_watched(job) && plain && !folded && !guests->ragged;
+}
+
+/* The tiles of a call that lists entries. a: the span of its guests' pages. */
+static struct span lay_tiles(struct gpu_plan *p, struct span a, int32_t n_guest)
+{
+    struct span b = span_of_listed(p->job);
+    const int32_t n = (int32_t)pi_ceil_div(n_guest, GPU_TILE);
+    bool seen = a.first == 0 && a.high == p->guests.n && a.n_low == 0;
+    p->n_guest = n_guest;
+    p->n_tile = n + b.end;
+    p->lane = p->own;
+    p->own = (struct gpu_attend_list){.n = p->n_tile};
+    if (n_guest == 0)
+        return b;
+    p->lane_guests = p->guests;
+    p->guests = (struct gpu_attend_list){0};
+    return (struct span){.end = p->n_tile, .high = seen ? n + b.high : 0};
+}
+
 bool gpu_plan_make(struct gpu_device *d, const struct kv_attend_job *job, size_t want,
                    struct gpu_plan *p)
 {
@@ -536,24 +560,22 @@ bool gpu_plan_make(struct gpu_device *d, const struct kv_attend_job *job, size_t
     int64_t first = job->pos0, last = (int64_t)job->pos0 + job->n_tok - 1;
     bool plain = true, own_plain = true, folded = false;
     struct span a = {0}, b;
+    int32_t n_guest = 0;
     *p = (struct gpu_plan){.job = job, .delta0 = (int32_t)s->n_delta, .per = pages_per(job)};
     if (job->guests != NULL) {
         guests = kv_lane_at(job->guests, job->layer, job->head);
         if (!pages_of(d, guests, want, &p->guests, &plain, &folded))
             return false;
         a = span_of(guests, plain, first, last);
+        n_guest = are_tiles(job, guests, plain, folded) ? guests->len : 0;
     }
     if (!pages_of(d, own, want, &p->own, &own_plain, &folded))
         return false;
     p->is_whole = is_whole(p, guests, own, folded);
-    if (gpu_is_listed(job)) {
-        b = span_of_listed(job);
-        p->lane = p->own;
-        p->n_tile = b.end;
-        p->own = (struct gpu_attend_list){.n = b.end};
-    } else {
+    if (gpu_is_listed(job))
+        b = lay_tiles(p, a, n_guest);
+    else
         b = span_of(own, own_plain, first, last);
-    }
     b = span_joined(span_both(a, p->guests.n, b), p->per, p->guests.n + p->own.n);
     p->first = b.first, p->end = b.end, p->n_low = b.n_low, p->high = b.high;
     if (!add_delta(s, p, 0) || (!plain && !add_deltas(s, p, guests)) ||
@@ -564,8 +586,7 @@ bool gpu_plan_make(struct gpu_device *d, const struct kv_attend_job *job, size_t
                          ? gpu_plan_chunks(p, NULL, &p->most)
                          : gpu_chunk_of(p->end - 1) - gpu_chunk_of(p->first) + 1;
     p->bytes = list_bytes(p);
-    p->is_simple = !gpu_is_listed(job) ||
-                   (p->guests.n == 0 && p->n_tile == pi_ceil_div(job->n_slot, GPU_TILE));
+    p->is_simple = !gpu_is_listed(job) || p->guests.n == 0;
     return true;
 }
 

@@ -29,14 +29,14 @@ enum gpu_way { GPU_WAY_ANY, GPU_WAY_FEW, GPU_WAY_DECODE, GPU_WAY_MANY, GPU_WAY_C
 struct gpu_plan {
     const struct kv_attend_job *job;
     struct gpu_attend_list guests, own;
-    struct gpu_attend_list
-        lane;       /* of its own pages, where entries are listed: own has tiles of 64 */
-    int32_t n_tile; /* then */
+    /* Where entries are listed: own has tiles of 64, of n_guest guests and of listed entries. */
+    struct gpu_attend_list lane, lane_guests; /* pages of both */
+    int32_t n_guest, n_tile;
     int32_t first, end, n_low, high; /* struct gpu_attend_job */
     int32_t delta0, n_variant, n_chunk;
     int32_t per;    /* pages of the store that are one of these */
     int32_t most;   /* pages of a chunk, in a lane with a window */
-    bool is_simple; /* what is listed becomes full pages; nothing is listed */
+    bool is_simple; /* all entries are in pages, or become pages */
     bool is_whole;  /* short pages that are one are full but the lane's last, and count once */
     size_t bytes;   /* of the list, at most */
     enum gpu_way way;

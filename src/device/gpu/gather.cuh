@@ -9,21 +9,24 @@
 
 #include "device/gpu/attend.cuh"
 
-/* Number i of the entries that are read. */
+/* Number i of the entries that are read: guests come first, and have tiles of their own. */
 DEV gpu_attend_entry gathered_entry(const gpu_gather_args &a, const gpu_gather_job &job, int i)
 {
     if (job.chosen == 0)
         return AT(const gpu_attend_entry, job.entries)[i];
-    const int before = job.n_first + job.n_chosen, tile = i / TILE;
-    const int slot = i < job.n_first ? i
-                     : i < before    ? AT(const int32_t, job.chosen)[i - job.n_first] + job.n_first
-                                     : job.end - job.n + i;
-    const gpu_attend_ref ref = AT(const gpu_attend_ref, job.refs)[slot / a.page_len];
+    const bool guest = i < job.n_guest;
+    const int own = guest ? i : i - job.n_guest, before = job.n_first + job.n_chosen,
+              tile = guest ? i / TILE : (job.n_guest + TILE - 1) / TILE + own / TILE;
+    const int slot = guest || own < job.n_first ? own
+                     : own < before ? AT(const int32_t, job.chosen)[own - job.n_first] + job.n_first
+                                    : job.end - (job.n - job.n_guest) + own;
+    const gpu_attend_ref ref =
+        AT(const gpu_attend_ref, guest ? job.guests : job.refs)[slot / a.page_len];
     gpu_attend_entry entry;
     entry.page = a.pool + (uint64_t)ref.page * a.stride;
     entry.slot = slot % a.page_len;
     entry.pos =
-        tile < job.high ? 0 : AT(const int32_t, job.pos)[(tile - job.high) * TILE + i % TILE];
+        tile < job.high ? 0 : AT(const int32_t, job.pos)[(tile - job.high) * TILE + own % TILE];
     return entry;
 }
 
@@ -59,8 +62,8 @@ DEV void gathered_rows(uint8_t *to, const gpu_gather_args &a, const gpu_part &pa
     const int n8 = dim / 8;
     for (int i = TID; i < TILE * n8; i += 128) {
         const int e = i / n8, d = i % n8 * 8;
-        *(uint4 *)(to + (e * dim + d) * 2) = e < n ? gathered_eight(part, entry[e], a.page_len, d)
-                                                   : make_uint4(0, 0, 0, 0);
+        *(uint4 *)(to + (e * dim + d) * 2) =
+            e < n ? gathered_eight(part, entry[e], a.page_len, d) : make_uint4(0, 0, 0, 0);
     }
 }
 
