@@ -396,8 +396,8 @@ static void change(const struct rig *r, enum deed deed)
         lane->window = 20; /* later rows of a prompt see none of the first chunk of pages */
 }
 
-/* A list of all entries of a lane that was changed goes through the fast kernels. Calls of all tokens
-   and of one give the same bits. near: what they are near to. */
+/* A list of all entries of a lane that was changed goes through the fast kernels. Calls of all
+   tokens and of one give the same bits. near: what they are near to. */
 static void check_list(const struct rig *r, struct kv_attend_job job, const double *near)
 {
     static float all[OUT_LEN], one[OUT_LEN];
