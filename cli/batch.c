@@ -153,7 +153,6 @@ struct batch {
     const struct batch_options *o;
     struct session s;
     struct serve_batch_setup setup;
-    struct cli_text template; /* of --chat-template-file */
     struct batch_input in;
     struct batch_output out;
     pith_scheduler *scheduler;
@@ -518,11 +517,10 @@ static int run(void *options)
     struct batch b = {.o = o};
     batch_report_check(&o->report);
     b.setup = make_setup(o, &bias);
-    b.template = chat_template_read(&o->chat);
-    b.setup.template_text = b.template.data;
+    chat_template_read(&o->chat);
+    b.setup.template_text = o->chat.template_text;
     begin(&b);
     int status = follow(&b) ? EXIT_SUCCESS : answer_all(&b);
-    free(b.template.data);
     free(bias);
     return status;
 }

@@ -450,6 +450,7 @@ static int run(void *options)
     struct chat c = {.options = options};
     struct options *o = options;
     chat_system_read(&o->chat);
+    chat_template_read(&o->chat);
     (void)engine_params(&o->model, &o->memory);
     c.s.n_ctx = o->memory.n_ctx;
     c.s.drafting = o->draft.what;

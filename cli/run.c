@@ -327,6 +327,7 @@ static int run(void *options)
     if (o->output.chat && o->output.no_chat)
         cli_fail_usage("--chat and --no-chat are given, both");
     chat_system_read(&o->chat);
+    chat_template_read(&o->chat);
     if (o->output.map != NULL && eval_check_file(o->output.map, &err) != PITH_OK)
         cli_fail("--map: %s", err.message);
     s.n_ctx = o->memory.n_ctx;

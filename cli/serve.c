@@ -247,17 +247,20 @@ static void read_keys(struct keys *keys, const struct listen_options *o, struct 
 
 /* "chatml" is a name, "{{ ... }}" a template. */
 static void read_template(struct serve_options *o, const pith_model *model,
-                          struct server_config *config, struct owned *owned)
+                          struct server_config *config)
 {
     const struct template_options *t = &o->chat;
     if (t->name != NULL && t->file != NULL)
         cli_fail_usage("--chat-template and --chat-template-file (%s): give one", t->file);
-    if (t->file != NULL)
-        config->template_text = own(owned, cli_read_file(t->file).data);
-    else if (t->name != NULL && strchr(t->name, '{') != NULL)
+    struct chat_options chat = {.template_name = t->name, .template_file = t->file};
+    if (t->file != NULL) {
+        chat_template_read(&chat);
+        session_check_template(model, &chat);
+        config->template_text = chat.template_text;
+    } else if (t->name != NULL && strchr(t->name, '{') != NULL) {
+        session_try_template(model, "--chat-template", t->name);
         config->template_text = t->name;
-    else if (t->name != NULL) {
-        struct chat_options chat = {.template_name = t->name};
+    } else if (t->name != NULL) {
         session_check_template(model, &chat);
         config->template_name = t->name;
     } else if (pith_chat_template(model) == NULL) {
@@ -477,7 +480,7 @@ static struct server_config make_config(struct serve_options *o, const struct se
         .n_connection = door->n_connection,
         .log = l->log,
     };
-    read_template(o, s->model, &config, owned);
+    read_template(o, s->model, &config);
     pith_generate_params_default(&config.generate);
     config.generate.n_predict = o->work.n_predict;
     config.generate.sample = sample_params(&o->sample, bias);

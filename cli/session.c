@@ -583,14 +583,17 @@ void chat_system_read(struct chat_options *o)
     o->system = text;
 }
 
-struct cli_text chat_template_read(const struct chat_options *o)
+void chat_template_read(struct chat_options *o)
 {
+    static char *text; /* likewise */
     if (o->template_file == NULL)
-        return (struct cli_text){0};
-    struct cli_text text = cli_read_file(o->template_file);
-    if (strlen(text.data) != text.len)
+        return;
+    struct cli_text file = cli_read_file(o->template_file);
+    if (strlen(file.data) != file.len)
         cli_fail("--chat-template-file: \"%s\" has a zero byte", o->template_file);
-    return text;
+    free(text);
+    text = file.data;
+    o->template_text = text;
 }
 
 pith_prompt *session_prompt(const pith_model *model, const struct chat_options *o,
@@ -600,14 +603,12 @@ pith_prompt *session_prompt(const pith_model *model, const struct chat_options *
     pith_chat_params params;
     pith_prompt *prompt = NULL;
     pith_chat_params_default(&params);
-    struct cli_text template = chat_template_read(o);
     params.template_name = o->template_name;
-    params.template_text = template.data;
+    params.template_text = o->template_text;
     params.messages = messages;
     params.n_message = n;
     params.flags = PITH_CHAT_GENERATE | (o->no_thinking ? PITH_CHAT_NO_THINKING : 0);
     cli_check(pith_prompt_create(model, &params, &prompt, &err), &err);
-    free(template.data);
     return prompt;
 }
 
@@ -634,6 +635,26 @@ static void list_templates(char *buf, size_t cap)
                                 pith_chat_template_name(i));
 }
 
+/* A template that refuses this conversation may be made for others. */
+void session_try_template(const pith_model *model, const char *option, const char *text)
+{
+    pith_error err;
+    pith_chat_params params;
+    pith_prompt *prompt = NULL;
+    static const pith_message hello = {"user", "Hello"};
+    pith_chat_params_default(&params);
+    params.template_text = text;
+    params.messages = &hello;
+    params.n_message = 1;
+    params.flags = PITH_CHAT_GENERATE;
+    pith_status status = pith_prompt_create(model, &params, &prompt, &err);
+    pith_prompt_free(prompt);
+    if (status == PITH_INVALID)
+        cli_note("%s: a message alone is refused: %s", option, err.message);
+    else if (status != PITH_OK)
+        cli_fail("%s: %s", option, err.message);
+}
+
 void session_check_template(const pith_model *model, const struct chat_options *o)
 {
     char names[512];
@@ -643,6 +664,8 @@ void session_check_template(const pith_model *model, const struct chat_options *
     if (o->template_name == NULL) {
         if (pith_chat_template(model) == NULL && o->template_file == NULL)
             cli_fail("the model has no chat template: name one with --chat-template (%s)", names);
+        if (o->template_text != NULL)
+            session_try_template(model, "--chat-template-file", o->template_text);
         return;
     }
     for (int32_t i = 0; pith_chat_template_name(i) != NULL; i++)
