@@ -88,6 +88,8 @@ static const struct metric metrics[] = {
            "Requests that say something else than what is parked."),
     METRIC(COUNTER, run.reuse_policy, "pith_reuse_policy_total",
            "Requests for which a policy allows no way back."),
+    METRIC(COUNTER, run.reuse_short, "pith_reuse_short_total",
+           "Requests that begin like what is parked for less than a page."),
     METRIC(COUNTER, run.reuse_dropped, "pith_reuse_dropped_total",
            "Requests whose conversation had made room."),
     METRIC(COUNTER, run.seconds, "pith_step_seconds_total", "Seconds in steps."),

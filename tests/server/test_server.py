@@ -301,6 +301,20 @@ class Routes(unittest.TestCase):
         again = self.s.post("/completion", more).json()
         self.assertGreater(again["timings"]["cache_n"], 0)
 
+    def test_the_slot_of_an_answer_can_be_sent_back(self):
+        body = {"prompt": "The friend of Anna is " * 20, "n_predict": 4, "temperature": 0,
+                "ignore_eos": True}
+        first = self.s.post("/completion", body).json()
+        place = first["id_slot"]
+        self.assertIn(place, [slot["id"] for slot in self.s.get("/slots").json()])
+        more = dict(body, prompt=body["prompt"] + first["content"] + " who", id_slot=place)
+        again = self.s.post("/completion", more)
+        self.assertEqual(again.code, 200)
+        self.assertGreater(again.json()["timings"]["cache_n"], 60)
+        path, name = f"/slots/{place}?action=", {"filename": "place.bin"}
+        saved = self.s.post(path + "save", name).json()
+        self.assertEqual(self.s.post(path + "restore", name).json()["n_restored"], saved["n_saved"])
+
     def test_absent(self):
         for path in ("/v1/embeddings", "/embedding", "/rerank", "/lora-adapters",
                      "/v1/audio/transcriptions"):
@@ -575,6 +589,15 @@ class Start(unittest.TestCase):
         self.assertIn("nope", self.fails("--slot-save-path", "/nope"))
         self.assertIn("--api-key", self.fails("--api-key", ","))
         self.assertIn("nope", self.fails("--keep", "nope"))
+
+    def test_broken_template(self):
+        self.assertIn("--chat-template: chat template: line 1",
+                      self.fails("--chat-template", "{% if %}", code=1))
+        with tempfile.NamedTemporaryFile("w", suffix=".jinja") as file:
+            file.write("{{ messages | nosuchfilter }}")
+            file.flush()
+            self.assertIn("--chat-template-file: chat template: line 1",
+                          self.fails("--chat-template-file", file.name, code=1))
 
     def test_addresses(self):
         if not rig.socket.has_ipv6 or not os.path.exists("/proc/net/if_inet6"):

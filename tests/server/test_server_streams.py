@@ -203,6 +203,16 @@ class Caches(unittest.TestCase):
                                         "messages": [{"role": "user", "content": "Hello"}]}).json()
             self.assertEqual(a["usage"]["pith"]["cache_why"], "salt")
 
+    def test_a_short_prompt_is_no_policys_doing(self):
+        with rig.Server() as s:
+            body = {"prompt": "The friend of Otto is", "n_predict": 2, "ignore_eos": True}
+            s.post("/completion", body)
+            pith = s.post("/completion", body).json()["pith"]
+            self.assertEqual((pith["cached_tokens"], pith["cache_why"]), (0, "short"))
+            self.assertEqual(pith["cache_differs_at"], pith["read_tokens"])
+            self.assertEqual(s.metric("pith_reuse_short_total"), 1)
+            self.assertEqual(s.metric("pith_reuse_policy_total"), 0)
+
     def test_slot_goes_on_under_a_policy(self):
         with rig.Server("--keep", "streaming:budget=128", "--page", "16") as s:
             text, body = "The friend of Otto is Maria. " * 30, {"n_predict": 20, "id_slot": 0,

@@ -224,10 +224,10 @@ static void read_place(struct serve_reader *rd, const json_t *body)
     int64_t id;
     if (slot != NULL && !request_whole(slot, &id))
         request_wrong_type(rd, "id_slot", slot, "a whole number");
-    else if (slot != NULL && (id < -1 || (rd->setup->n_slot > 0 && id >= rd->setup->n_slot)))
+    else if (slot != NULL && (id < -1 || (rd->setup->n_slot > 0 && id >= PITH_SLOT_MAX)))
         SERVE_FAULT(rd, "id_slot", "id_slot: %s is not between -1 and %d", serve_show(slot, buf),
-                    rd->setup->n_slot - 1);
-    else if (slot != NULL && rd->setup->n_slot > 0)
+                    PITH_SLOT_MAX - 1);
+    else if (slot != NULL && id < rd->setup->n_slot) /* one above is found by its tokens, as any */
         rd->r->cache.slot = (int32_t)id;
     if (rd->r->cache.slot >= 0 && rd->r->n_answer > 1)
         SERVE_FAULT(rd, "n", "n: %d answers do not fit in one slot, id_slot %d", rd->r->n_answer,
