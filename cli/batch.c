@@ -450,6 +450,7 @@ static void begin(struct batch *b)
     b->s.n_ctx = b->o->memory.n_ctx;
     session_load(&b->s, &b->o->model, false);
     b->setup.model = b->s.model;
+    sample_check(&b->setup.params.sample, b->s.model);
     if (chat)
         session_check_template(b->s.model, &b->o->chat);
     budget_settle(&b->s, &b->o->model, &memory, BUDGET_BATCH, 0);

@@ -159,8 +159,8 @@ static bool is_torn(const char *rest, size_t len)
     return memcmp(rest, first, len < n ? len : n) == 0;
 }
 
-/* Marks the items that a file has, and returns the bytes of its whole lines. Of the rest only what
-   a batch left may be dropped. */
+/* Marks the items that a file has, and returns the bytes of its whole lines. The rest may be
+   dropped where a batch can have left it. */
 static int64_t read_done(const char *path, struct batch_input *in)
 {
     struct cli_text text = cli_read_file(path);

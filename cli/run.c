@@ -293,6 +293,7 @@ static int generate(const struct run_options *o, struct session *s, const struct
     pith_generate_params_default(&params);
     params.n_predict = o->output.n_predict;
     params.sample = sample_params(&o->sample, &bias);
+    sample_check(&params.sample, s->model);
     pith_grammar *grammar = load_grammar(&o->grammar, s->model);
     params.sample.grammar = grammar;
     params.stop = (const char *const *)stops;

@@ -222,7 +222,7 @@ static void add_key(struct keys *keys, const char *key)
     if (key[0] == '\0')
         return;
     if (keys->n == KEYS_MAX)
-        cli_fail_usage("--api-key: there are more than %d keys", KEYS_MAX);
+        cli_fail_usage("--api-key, --api-key-file: there are more than %d keys", KEYS_MAX);
     keys->key[keys->n++] = key;
 }
 
@@ -242,7 +242,8 @@ static void read_keys(struct keys *keys, const struct listen_options *o, struct 
     if (o->key_file != NULL)
         add_keys(keys, own(owned, cli_read_file(o->key_file).data), "\r\n");
     if (keys->n == 0 && (o->keys.n > 0 || o->key_file != NULL))
-        cli_fail_usage("--api-key: there is no key in it");
+        cli_fail_usage("%s: there is no key in it",
+                       o->key_file != NULL ? "--api-key-file" : "--api-key");
 }
 
 /* "chatml" is a name, "{{ ... }}" a template. */
@@ -451,8 +452,7 @@ static struct server_config open_door(const struct listen_options *l, struct own
 /* Makes the configuration that the options ask for; *bias is the caller's to free, when the server
    has ended. */
 static struct server_config make_config(struct serve_options *o, const struct session *s,
-                                        const struct server_config *door, struct owned *owned,
-                                        pith_logit_bias **bias)
+                                        const struct server_config *door, pith_logit_bias **bias)
 {
     const struct listen_options *l = &o->listen;
     struct server_config config = {
@@ -484,6 +484,7 @@ static struct server_config make_config(struct serve_options *o, const struct se
     pith_generate_params_default(&config.generate);
     config.generate.n_predict = o->work.n_predict;
     config.generate.sample = sample_params(&o->sample, bias);
+    sample_check(&config.generate.sample, s->model);
     return config;
 }
 
@@ -528,7 +529,7 @@ static int run(void *options)
     start_session(&s, o);
     /* Before the configuration, which names the engine: it may make that anew. */
     const pith_draft_params *draft = draft_start(&s, &o->draft, &o->model);
-    struct server_config config = make_config(o, &s, &door, &owned, &bias);
+    struct server_config config = make_config(o, &s, &door, &bias);
     config.schedule.draft = draft;
     config.keys = keys.key;
     config.n_key = keys.n;

@@ -111,8 +111,8 @@ const struct option sample_option_table[] = {
     {"--temp", NULL, "X", OPTION_FLOAT, AT(params.temperature), .max = 1e6,
      .help = "temperature; 0 takes the likeliest token", .also = "--temperature",
      .env = "LLAMA_ARG_TEMPERATURE"},
-    {"--top-k", NULL, "N", OPTION_INT, AT(params.top_k), .max = INT32_MAX,
-     .help = "choose among the N likeliest; 0: all", .env = "LLAMA_ARG_TOP_K"},
+    {"--top-k", NULL, "N", OPTION_INT, AT(params.top_k), .min = -1, .max = INT32_MAX,
+     .help = "choose among the N likeliest; 0 or -1: all", .env = "LLAMA_ARG_TOP_K"},
     {"--top-p", NULL, "X", OPTION_FLOAT, AT(params.top_p), .max = 1,
      .help = "choose among the likeliest that reach probability X; 1: all",
      .env = "LLAMA_ARG_TOP_P"},
@@ -229,8 +229,20 @@ pith_sample_params sample_params(const struct sample_options *o, pith_logit_bias
                            o->bias.text[i]);
     p.bias = *bias;
     p.n_bias = o->bias.n;
+    if (p.top_k < 0) /* llama.cpp's word for all */
+        p.top_k = 0;
     p.seed = o->seed >= 0 ? (uint64_t)o->seed : (uint64_t)time(NULL) << 20 ^ (uint64_t)getpid();
     return p;
+}
+
+void sample_check(const pith_sample_params *p, const pith_model *model)
+{
+    pith_model_info info;
+    pith_model_get_info(model, &info);
+    for (int32_t i = 0; i < p->n_bias; i++)
+        if (p->bias[i].token >= info.n_vocab)
+            cli_fail_usage("--logit-bias: token %d is not between 0 and %d", p->bias[i].token,
+                           info.n_vocab - 1);
 }
 
 pith_grammar *load_grammar(const struct grammar_options *o, const pith_model *model)
@@ -253,9 +265,17 @@ pith_grammar *load_grammar(const struct grammar_options *o, const pith_model *mo
         text = file.data;
     }
     size_t len = file.data != NULL ? file.len : strlen(text);
-    cli_check(is_schema ? pith_grammar_create_json_schema(model, text, len, NULL, &grammar, &err)
-                        : pith_grammar_create_gbnf(model, text, len, NULL, &grammar, &err),
-              &err);
+    pith_status status =
+        is_schema ? pith_grammar_create_json_schema(model, text, len, NULL, &grammar, &err)
+                  : pith_grammar_create_gbnf(model, text, len, NULL, &grammar, &err);
+    if (status == PITH_INVALID || status == PITH_UNSUPPORTED)
+        cli_fail("%s: %s",
+                 o->schema != NULL        ? "--json-schema"
+                 : o->schema_file != NULL ? "--json-schema-file"
+                 : o->text != NULL        ? "--grammar"
+                                          : "--grammar-file",
+                 err.message);
+    cli_check(status, &err);
     free(file.data);
     return grammar;
 }
@@ -388,6 +408,16 @@ void session_load(struct session *s, const struct model_options *o, bool vocab_o
     pith_model_get_info(s->model, &s->info);
 }
 
+/* A message that names the field of the engine names the option that gave it. */
+static void check_engine(const struct session *s, pith_status status, const pith_error *err)
+{
+    static const char field[] = "memory_bytes: ";
+    if (status == PITH_INVALID && s->kv_memory > 0 &&
+        strncmp(err->message, field, sizeof(field) - 1) == 0)
+        cli_fail("--kv-memory: %s", err->message + sizeof(field) - 1);
+    cli_check(status, err);
+}
+
 /* With a bar while weights are packed for a GPU. */
 static void start_engine(struct session *s, const pith_engine_params *params, bool uses_gpu)
 {
@@ -401,7 +431,7 @@ static void start_engine(struct session *s, const pith_engine_params *params, bo
     cli_progress_end(&bar);
     if (status == PITH_CANCELLED)
         cli_exit(EXIT_INTERRUPTED);
-    cli_check(status, &err);
+    check_engine(s, status, &err);
 }
 
 void session_start(struct session *s, const struct model_options *m, const struct memory_options *o,
@@ -471,7 +501,7 @@ void session_resize(struct session *s, int64_t memory_bytes)
     s->seq = NULL;
     s->engine = NULL;
     s->params.memory_bytes = memory_bytes;
-    cli_check(pith_engine_create(s->model, &s->params, &s->engine, &err), &err);
+    check_engine(s, pith_engine_create(s->model, &s->params, &s->engine, &err), &err);
     if (had_seq)
         cli_check(pith_seq_create(s->engine, &s->seq, &err), &err);
 }

@@ -93,6 +93,8 @@ void sample_options_default(struct sample_options *o);
 /* The library's params; the biases are parsed into *bias, which the caller frees after the last
    use. Fails (usage) for a bias that is no ID+VALUE. */
 pith_sample_params sample_params(const struct sample_options *o, pith_logit_bias **bias);
+/* Fails (usage) where a bias is of a token that the model does not have. */
+void sample_check(const pith_sample_params *p, const pith_model *model);
 
 /* The grammar that answers follow; NULL: none. The caller frees it after the last sampler. Fails
    for one that cannot be made. */

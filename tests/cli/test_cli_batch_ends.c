@@ -122,7 +122,7 @@ TEST(resume_drops_a_torn_line)
     }
 }
 
-/* What no batch has written stays as it is, also where it has no newline. */
+/* Text that no batch has written stays as it is, also where it has no newline. */
 TEST(resume_leaves_the_file_of_another)
 {
     char in[128], out[128];

@@ -440,7 +440,7 @@ TEST(the_place_that_an_answer_names_can_be_named)
         say(&talk, &rng, 9);
         const pith_answer_result *r = run_turn(s, &ask, &talk, place, 20);
         assert_int_equal(r->reuse, PITH_REUSE_NONE);
-        assert_true(turn > 0 || r->slot == place); /* what a file brought stays for others, too */
+        assert_true(turn > 0 || r->slot == place); /* a restored one stays for others, too */
         place = r->slot;
         check_turn(lone, &talk, &ask, "its place");
         check(pith_scheduler_slot_save(s, place, path, &n, &err), &err);

@@ -111,7 +111,11 @@ class Routes(unittest.TestCase):
                          "The friend of")
         pieces = self.s.post("/tokenize", {"content": "The friend", "with_pieces": True}).json()
         self.assertEqual("".join(t["piece"] for t in pieces["tokens"]), "The friend")
-        self.assertEqual(self.s.post("/tokenize", {"content": 3}).code, 400)
+        self.assertEqual(self.s.post("/tokenize", {"content": 3}).error()["message"],
+                         "content: 3 is not a string")
+        for bad, what in ((7, "tokens: 7 is not an array of token ids"),
+                          (["a"], 'tokens[0]: "a" is not a token id from 0 to ')):
+            self.assertIn(what, self.s.post("/detokenize", {"tokens": bad}).error()["message"])
         bad = self.s.post("/detokenize", {"tokens": [1, 999999]})
         self.assertEqual(bad.code, 400)
         self.assertIn("tokens[1]", bad.error()["message"])
@@ -209,7 +213,7 @@ class Routes(unittest.TestCase):
         for key in ("add_special", "parse_special", "with_pieces"):
             a = self.s.post("/tokenize", {"content": "a", key: 1})
             self.assertEqual(a.code, 400)
-            self.assertEqual(a.error()["message"], f"{key}: must be true or false")
+            self.assertEqual(a.error()["message"], f"{key}: 1 is not true or false")
             self.assertEqual(self.s.post("/tokenize", {"content": "a", key: None}).code, 200)
 
     def test_text(self):
@@ -282,7 +286,7 @@ class Routes(unittest.TestCase):
         self.assertEqual(self.s.post("/slots/0?action=dance", {}).code, 400)
         bad = self.s.post("/slots/0?action=save", {"filename": "../x"})
         self.assertEqual(bad.code, 400)
-        self.assertIn("filename", bad.error()["message"])
+        self.assertTrue(bad.error()["message"].startswith("filename: \"../x\" is not a name of "))
         self.assertEqual(self.s.post("/slots/0?action=save", {"filename": "x.bin"}).code, 404)
 
     def test_slot_saved_and_restored(self):
@@ -314,6 +318,11 @@ class Routes(unittest.TestCase):
         path, name = f"/slots/{place}?action=", {"filename": "place.bin"}
         saved = self.s.post(path + "save", name).json()
         self.assertEqual(self.s.post(path + "restore", name).json()["n_restored"], saved["n_saved"])
+
+    def test_logit_bias_of_no_token(self):
+        error = self.s.post("/completion", {"prompt": "a", "logit_bias": [[99999999, 1]]}).error()
+        self.assertEqual((error["message"], error["param"]),
+                         ("logit_bias: 99999999 is not a token id", "logit_bias"))
 
     def test_absent(self):
         for path in ("/v1/embeddings", "/embedding", "/rerank", "/lora-adapters",

@@ -213,6 +213,16 @@ class Caches(unittest.TestCase):
             self.assertEqual(s.metric("pith_reuse_short_total"), 1)
             self.assertEqual(s.metric("pith_reuse_policy_total"), 0)
 
+    def test_a_budget_that_does_not_fit_is_named(self):
+        with rig.Server("--keep", "streaming:budget=256", "--recall", "none") as s:
+            for budget, why in (("10%", "pith.budget: 10% is not a number of entries, as the "
+                                        "engine's is, nor none"),
+                                ("1k", 'pith.budget: "1k" is no number of tokens')):
+                body = {"prompt": "x", "n_predict": 1, "pith": {"budget": budget}}
+                error = s.post("/completion", body).error()
+                self.assertIn(why, error["message"])
+                self.assertEqual(error["param"], "pith.budget")
+
     def test_slot_goes_on_under_a_policy(self):
         with rig.Server("--keep", "streaming:budget=128", "--page", "16") as s:
             text, body = "The friend of Otto is Maria. " * 30, {"n_predict": 20, "id_slot": 0,

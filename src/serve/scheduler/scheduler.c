@@ -373,8 +373,8 @@ static size_t lay_out(struct request *r, const pith_request *q, const pith_gener
     return used;
 }
 
-/* Where every prompt is to be computed whole, no request finds a conversation by its tokens. A place
-   of the scheduler's own may be another conversation's by now, so that tokens decide there, too. */
+/* Where every prompt is to be computed whole, no request finds a conversation by its tokens. A
+   place of the scheduler's own may be another conversation's by now: tokens decide there, too. */
 static int32_t slot_of(const struct pith_scheduler *s, const pith_request *q)
 {
     bool none = s->params.no_prefix || s->params.n_slot == 0;
