@@ -87,7 +87,7 @@ static const struct metric metrics[] = {
     METRIC(COUNTER, run.reuse_differs, "pith_reuse_differs_total",
            "Requests that say something else than what is parked."),
     METRIC(COUNTER, run.reuse_policy, "pith_reuse_policy_total",
-           "Requests for which a policy allows no way back."),
+           "Requests for which a policy, or layers with windows or states, allow no way back."),
     METRIC(COUNTER, run.reuse_short, "pith_reuse_short_total",
            "Requests that begin like what is parked for less than a page."),
     METRIC(COUNTER, run.reuse_dropped, "pith_reuse_dropped_total",

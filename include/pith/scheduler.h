@@ -126,11 +126,12 @@ typedef enum pith_reuse {
     PITH_REUSE_DIFFERS, /* the conversation's tokens are others from `differs_at` on */
     PITH_REUSE_DROPPED, /* the conversation was dropped for others' memory */
     PITH_REUSE_SALT,    /* what its slot holds was parked under another cache_salt */
-    PITH_REUSE_POLICY, /* it differs from `differs_at` on, and a policy allows no way back to there.
-                           Or it can no longer be pinned or shown as the request wants it */
-    PITH_REUSE_OFF,    /* its slot is -1: no parked conversation was looked for */
-    PITH_REUSE_SHORT,  /* it differs from `differs_at` on, and what both begin with is less than a
-                          page, for which no copy is made */
+    PITH_REUSE_POLICY,  /* it differs from `differs_at` on, and a policy, or layers with windows or
+                           states, allow no way back to there. Or it can no longer be pinned or
+                           shown as the request wants it */
+    PITH_REUSE_OFF,     /* its slot is -1: no parked conversation was looked for */
+    PITH_REUSE_SHORT,   /* it differs from `differs_at` on, and what both begin with is less than a
+                           page, for which no copy is made */
 } pith_reuse;
 
 /* pith_request.slot: the conversation is found by its tokens, and stays. */
@@ -362,7 +363,7 @@ typedef struct pith_scheduler_stats {
     int64_t
         reuse_differs;    /* requests whose conversation was parked, and of which not all was reused
                               because it differs, */
-    int64_t reuse_policy; /* because a policy allows no way back, */
+    int64_t reuse_policy; /* because a policy or layers allow no way back, */
     int64_t reuse_dropped;    /* because it had made room, */
     int32_t n_parked_swapped; /* of n_parked: those whose pages are in host memory */
     uint32_t reserved1;

@@ -325,7 +325,7 @@ class Routes(unittest.TestCase):
                          ("logit_bias: 99999999 is not a token id", "logit_bias"))
 
     def test_absent(self):
-        for path in ("/v1/embeddings", "/embedding", "/rerank", "/lora-adapters",
+        for path in ("/v1/embeddings", "/embedding", "/rerank", "/v1/reranking", "/lora-adapters",
                      "/v1/audio/transcriptions"):
             a = self.s.post(path, {})
             self.assertEqual(a.code, 501, path)

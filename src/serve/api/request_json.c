@@ -61,7 +61,7 @@ void serve_fault_set(struct serve_fault *fault, int code, const char *type, cons
             *c = ' ';
 }
 
-/* What the engine calls by another name than a body does. */
+/* The engine's names of fields that a body has under others. */
 static const char *named(const char *message, const char **param)
 {
     static const char *const budgets[] = {"budget: ", "pith: budget: "};
