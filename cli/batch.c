@@ -153,7 +153,6 @@ struct batch {
     const struct batch_options *o;
     struct session s;
     struct serve_batch_setup setup;
-    struct cli_text template; /* of --chat-template-file */
     struct batch_input in;
     struct batch_output out;
     pith_scheduler *scheduler;
@@ -451,6 +450,7 @@ static void begin(struct batch *b)
     b->s.n_ctx = b->o->memory.n_ctx;
     session_load(&b->s, &b->o->model, false);
     b->setup.model = b->s.model;
+    sample_check(&b->setup.params.sample, b->s.model);
     if (chat)
         session_check_template(b->s.model, &b->o->chat);
     budget_settle(&b->s, &b->o->model, &memory, BUDGET_BATCH, 0);
@@ -518,11 +518,10 @@ static int run(void *options)
     struct batch b = {.o = o};
     batch_report_check(&o->report);
     b.setup = make_setup(o, &bias);
-    b.template = chat_template_read(&o->chat);
-    b.setup.template_text = b.template.data;
+    chat_template_read(&o->chat);
+    b.setup.template_text = o->chat.template_text;
     begin(&b);
     int status = follow(&b) ? EXIT_SUCCESS : answer_all(&b);
-    free(b.template.data);
     free(bias);
     return status;
 }

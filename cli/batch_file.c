@@ -151,14 +151,28 @@ static void mark_done(struct batch_input *in, const char *name, const json_t *li
         item->done = true;
 }
 
-/* Marks the items that a file has, and returns the bytes of its whole lines. */
+/* Whether the end of a file may be a line of a batch's output that was not written whole. */
+static bool is_torn(const char *rest, size_t len)
+{
+    static const char first[] = "{\"id\":\"batch_req_"; /* as serve_batch_answer begins a line */
+    size_t n = sizeof(first) - 1;
+    return memcmp(rest, first, len < n ? len : n) == 0;
+}
+
+/* Marks the items that a file has, and returns the bytes of its whole lines. The rest may be
+   dropped where a batch can have left it. */
 static int64_t read_done(const char *path, struct batch_input *in)
 {
     struct cli_text text = cli_read_file(path);
     const char *line;
-    size_t len;
+    size_t len, size = text.len;
     while (text.len > 0 && text.data[text.len - 1] != '\n')
         text.len--;
+    if (!is_torn(text.data + text.len, size - text.len))
+        cli_fail(
+            "--resume: the end of \"%s\", %zu bytes without a newline, is no part of a batch's "
+            "output",
+            path, size - text.len);
     struct lines lines = {text.data, text.data + text.len, 0};
     while (next_line(&lines, &line, &len)) {
         json_t *json = json_loadb(line, len, JSON_ALLOW_NUL, NULL);

@@ -450,6 +450,7 @@ static int run(void *options)
     struct chat c = {.options = options};
     struct options *o = options;
     chat_system_read(&o->chat);
+    chat_template_read(&o->chat);
     (void)engine_params(&o->model, &o->memory);
     c.s.n_ctx = o->memory.n_ctx;
     c.s.drafting = o->draft.what;
@@ -460,6 +461,7 @@ static int run(void *options)
     session_note_context(&c.s, o->memory.n_ctx);
     c.draft = draft_start(&c.s, &o->draft, &o->model);
     c.sample = sample_params(&o->sample, &c.bias);
+    sample_check(&c.sample, c.s.model);
     pith_grammar *grammar = load_grammar(&o->grammar, c.s.model);
     c.sample.grammar = grammar;
     start_over(&c);

@@ -113,19 +113,42 @@ static bool check_range(const struct option *o, const char *used, const char *te
 {
     if (!(o->min < o->max) || (value >= o->min && value <= o->max))
         return true;
-    if (o->max >= (double)INT32_MAX)
+    if (o->max >= (double)INT32_MAX && value < o->min)
         return fail(err, "%s: %.40s is not %g or more", used, text, o->min);
-    return fail(err, "%s: %.40s is not between %g and %g", used, text, o->min, o->max);
+    bool whole = o->type != OPTION_FLOAT;
+    return fail(err,
+                whole ? "%s: %.40s is not between %.0f and %.0f"
+                      : "%s: %.40s is not between %g and %g",
+                used, text, o->min, o->max);
+}
+
+/* A whole number, or the nearest end of 64 bits. */
+static bool parse_whole(const char *text, char **end, int64_t *value)
+{
+    *value = strtoll(text, end, 10);
+    return *end != text;
+}
+
+/* Whether a number of a row is in the row's range, and one of 32 bits where its field is. */
+static bool check_whole(const struct option *o, const char *used, const char *text, bool narrow,
+                        int64_t v, struct option_error *err)
+{
+    int64_t least = narrow ? INT32_MIN : INT64_MIN + 1, most = narrow ? INT32_MAX : INT64_MAX - 1;
+    if (!check_range(o, used, text, (double)v, err))
+        return false;
+    return (v >= least && v <= most) || fail(err, "%s: %.40s is not between %lld and %lld", used,
+                                             text, (long long)least, (long long)most);
 }
 
 static bool store_long(const struct option *o, const char *used, const char *text, void *field,
                        struct option_error *err)
 {
+    char *end;
     int64_t v;
     bool narrow = o->type == OPTION_INT;
-    if (!options_parse_long(text, &v) || (narrow && (v < INT32_MIN || v > INT32_MAX)))
+    if (!parse_whole(text, &end, &v) || *end != '\0')
         return fail(err, "%s: \"%.40s\" is not a whole number", used, text);
-    if (!check_range(o, used, text, (double)v, err))
+    if (!check_whole(o, used, text, narrow, v, err))
         return false;
     if (narrow)
         *(int32_t *)field = (int32_t)v;
@@ -140,13 +163,11 @@ static bool store_ints(const struct option *o, const char *used, const char *tex
     struct option_ints list = {.n = 0};
     for (const char *at = text;; at++) {
         char *end;
-        errno = 0;
-        long long v = strtoll(at, &end, 10);
-        if (end == at || (*end != ',' && *end != '\0') || errno != 0 || v < INT32_MIN ||
-            v > INT32_MAX)
+        int64_t v;
+        if (!parse_whole(at, &end, &v) || (*end != ',' && *end != '\0'))
             return fail(err, "%s: \"%.60s\" is not a list of whole numbers such as 0,4096", used,
                         text);
-        if (!check_range(o, used, text, (double)v, err))
+        if (!check_whole(o, used, text, true, v, err))
             return false;
         if (list.n == OPTION_INTS_MAX)
             return fail(err, "%s: more than %d numbers", used, OPTION_INTS_MAX);

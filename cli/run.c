@@ -293,6 +293,7 @@ static int generate(const struct run_options *o, struct session *s, const struct
     pith_generate_params_default(&params);
     params.n_predict = o->output.n_predict;
     params.sample = sample_params(&o->sample, &bias);
+    sample_check(&params.sample, s->model);
     pith_grammar *grammar = load_grammar(&o->grammar, s->model);
     params.sample.grammar = grammar;
     params.stop = (const char *const *)stops;
@@ -327,6 +328,7 @@ static int run(void *options)
     if (o->output.chat && o->output.no_chat)
         cli_fail_usage("--chat and --no-chat are given, both");
     chat_system_read(&o->chat);
+    chat_template_read(&o->chat);
     if (o->output.map != NULL && eval_check_file(o->output.map, &err) != PITH_OK)
         cli_fail("--map: %s", err.message);
     s.n_ctx = o->memory.n_ctx;

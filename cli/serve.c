@@ -222,7 +222,7 @@ static void add_key(struct keys *keys, const char *key)
     if (key[0] == '\0')
         return;
     if (keys->n == KEYS_MAX)
-        cli_fail_usage("--api-key: there are more than %d keys", KEYS_MAX);
+        cli_fail_usage("--api-key, --api-key-file: there are more than %d keys", KEYS_MAX);
     keys->key[keys->n++] = key;
 }
 
@@ -242,22 +242,26 @@ static void read_keys(struct keys *keys, const struct listen_options *o, struct 
     if (o->key_file != NULL)
         add_keys(keys, own(owned, cli_read_file(o->key_file).data), "\r\n");
     if (keys->n == 0 && (o->keys.n > 0 || o->key_file != NULL))
-        cli_fail_usage("--api-key: there is no key in it");
+        cli_fail_usage("%s: there is no key in it",
+                       o->key_file != NULL ? "--api-key-file" : "--api-key");
 }
 
 /* "chatml" is a name, "{{ ... }}" a template. */
 static void read_template(struct serve_options *o, const pith_model *model,
-                          struct server_config *config, struct owned *owned)
+                          struct server_config *config)
 {
     const struct template_options *t = &o->chat;
     if (t->name != NULL && t->file != NULL)
         cli_fail_usage("--chat-template and --chat-template-file (%s): give one", t->file);
-    if (t->file != NULL)
-        config->template_text = own(owned, cli_read_file(t->file).data);
-    else if (t->name != NULL && strchr(t->name, '{') != NULL)
+    struct chat_options chat = {.template_name = t->name, .template_file = t->file};
+    if (t->file != NULL) {
+        chat_template_read(&chat);
+        session_check_template(model, &chat);
+        config->template_text = chat.template_text;
+    } else if (t->name != NULL && strchr(t->name, '{') != NULL) {
+        session_try_template(model, "--chat-template", t->name);
         config->template_text = t->name;
-    else if (t->name != NULL) {
-        struct chat_options chat = {.template_name = t->name};
+    } else if (t->name != NULL) {
         session_check_template(model, &chat);
         config->template_name = t->name;
     } else if (pith_chat_template(model) == NULL) {
@@ -448,8 +452,7 @@ static struct server_config open_door(const struct listen_options *l, struct own
 /* Makes the configuration that the options ask for; *bias is the caller's to free, when the server
    has ended. */
 static struct server_config make_config(struct serve_options *o, const struct session *s,
-                                        const struct server_config *door, struct owned *owned,
-                                        pith_logit_bias **bias)
+                                        const struct server_config *door, pith_logit_bias **bias)
 {
     const struct listen_options *l = &o->listen;
     struct server_config config = {
@@ -477,10 +480,11 @@ static struct server_config make_config(struct serve_options *o, const struct se
         .n_connection = door->n_connection,
         .log = l->log,
     };
-    read_template(o, s->model, &config, owned);
+    read_template(o, s->model, &config);
     pith_generate_params_default(&config.generate);
     config.generate.n_predict = o->work.n_predict;
     config.generate.sample = sample_params(&o->sample, bias);
+    sample_check(&config.generate.sample, s->model);
     return config;
 }
 
@@ -525,7 +529,7 @@ static int run(void *options)
     start_session(&s, o);
     /* Before the configuration, which names the engine: it may make that anew. */
     const pith_draft_params *draft = draft_start(&s, &o->draft, &o->model);
-    struct server_config config = make_config(o, &s, &door, &owned, &bias);
+    struct server_config config = make_config(o, &s, &door, &bias);
     config.schedule.draft = draft;
     config.keys = keys.key;
     config.n_key = keys.n;

@@ -96,7 +96,8 @@ const struct option memory_option_table[] = {
      .help = "evict entries, as streaming:budget=1024"},
     {"--read", NULL, "POLICY", OPTION_TEXT, AT(read), .absent = "none",
      .help = "attend to a part of the stored entries, as quoka:budget=1024"},
-    {"--recall", NULL, "FORM", OPTION_TEXT, AT(recall), .absent = "none",
+    {"--recall", NULL, "FORM", OPTION_TEXT, AT(recall),
+     .absent = "none; with --keep in run, chat and serve kv",
      .help = "bring back evicted entries, as kv:ram=1GiB or text"},
     {"--share", NULL, "POLICY", OPTION_TEXT, AT(share), .absent = "none",
      .help = "let pages of reasoning that recurs stand for each other, as memshare:step=0.9"},
@@ -111,8 +112,8 @@ const struct option sample_option_table[] = {
     {"--temp", NULL, "X", OPTION_FLOAT, AT(params.temperature), .max = 1e6,
      .help = "temperature; 0 takes the likeliest token", .also = "--temperature",
      .env = "LLAMA_ARG_TEMPERATURE"},
-    {"--top-k", NULL, "N", OPTION_INT, AT(params.top_k), .max = INT32_MAX,
-     .help = "choose among the N likeliest; 0: all", .env = "LLAMA_ARG_TOP_K"},
+    {"--top-k", NULL, "N", OPTION_INT, AT(params.top_k), .min = -1, .max = INT32_MAX,
+     .help = "choose among the N likeliest; 0 or -1: all", .env = "LLAMA_ARG_TOP_K"},
     {"--top-p", NULL, "X", OPTION_FLOAT, AT(params.top_p), .max = 1,
      .help = "choose among the likeliest that reach probability X; 1: all",
      .env = "LLAMA_ARG_TOP_P"},
@@ -229,8 +230,20 @@ pith_sample_params sample_params(const struct sample_options *o, pith_logit_bias
                            o->bias.text[i]);
     p.bias = *bias;
     p.n_bias = o->bias.n;
+    if (p.top_k < 0) /* llama.cpp's word for all */
+        p.top_k = 0;
     p.seed = o->seed >= 0 ? (uint64_t)o->seed : (uint64_t)time(NULL) << 20 ^ (uint64_t)getpid();
     return p;
+}
+
+void sample_check(const pith_sample_params *p, const pith_model *model)
+{
+    pith_model_info info;
+    pith_model_get_info(model, &info);
+    for (int32_t i = 0; i < p->n_bias; i++)
+        if (p->bias[i].token >= info.n_vocab)
+            cli_fail_usage("--logit-bias: token %d is not between 0 and %d", p->bias[i].token,
+                           info.n_vocab - 1);
 }
 
 pith_grammar *load_grammar(const struct grammar_options *o, const pith_model *model)
@@ -253,9 +266,17 @@ pith_grammar *load_grammar(const struct grammar_options *o, const pith_model *mo
         text = file.data;
     }
     size_t len = file.data != NULL ? file.len : strlen(text);
-    cli_check(is_schema ? pith_grammar_create_json_schema(model, text, len, NULL, &grammar, &err)
-                        : pith_grammar_create_gbnf(model, text, len, NULL, &grammar, &err),
-              &err);
+    pith_status status =
+        is_schema ? pith_grammar_create_json_schema(model, text, len, NULL, &grammar, &err)
+                  : pith_grammar_create_gbnf(model, text, len, NULL, &grammar, &err);
+    if (status == PITH_INVALID || status == PITH_UNSUPPORTED)
+        cli_fail("%s: %s",
+                 o->schema != NULL        ? "--json-schema"
+                 : o->schema_file != NULL ? "--json-schema-file"
+                 : o->text != NULL        ? "--grammar"
+                                          : "--grammar-file",
+                 err.message);
+    cli_check(status, &err);
     free(file.data);
     return grammar;
 }
@@ -388,6 +409,16 @@ void session_load(struct session *s, const struct model_options *o, bool vocab_o
     pith_model_get_info(s->model, &s->info);
 }
 
+/* A message that names the field of the engine names the option that gave it. */
+static void check_engine(const struct session *s, pith_status status, const pith_error *err)
+{
+    static const char field[] = "memory_bytes: ";
+    if (status == PITH_INVALID && s->kv_memory > 0 &&
+        strncmp(err->message, field, sizeof(field) - 1) == 0)
+        cli_fail("--kv-memory: %s", err->message + sizeof(field) - 1);
+    cli_check(status, err);
+}
+
 /* With a bar while weights are packed for a GPU. */
 static void start_engine(struct session *s, const pith_engine_params *params, bool uses_gpu)
 {
@@ -401,7 +432,7 @@ static void start_engine(struct session *s, const pith_engine_params *params, bo
     cli_progress_end(&bar);
     if (status == PITH_CANCELLED)
         cli_exit(EXIT_INTERRUPTED);
-    cli_check(status, &err);
+    check_engine(s, status, &err);
 }
 
 void session_start(struct session *s, const struct model_options *m, const struct memory_options *o,
@@ -471,7 +502,7 @@ void session_resize(struct session *s, int64_t memory_bytes)
     s->seq = NULL;
     s->engine = NULL;
     s->params.memory_bytes = memory_bytes;
-    cli_check(pith_engine_create(s->model, &s->params, &s->engine, &err), &err);
+    check_engine(s, pith_engine_create(s->model, &s->params, &s->engine, &err), &err);
     if (had_seq)
         cli_check(pith_seq_create(s->engine, &s->seq, &err), &err);
 }
@@ -583,14 +614,17 @@ void chat_system_read(struct chat_options *o)
     o->system = text;
 }
 
-struct cli_text chat_template_read(const struct chat_options *o)
+void chat_template_read(struct chat_options *o)
 {
+    static char *text; /* likewise */
     if (o->template_file == NULL)
-        return (struct cli_text){0};
-    struct cli_text text = cli_read_file(o->template_file);
-    if (strlen(text.data) != text.len)
+        return;
+    struct cli_text file = cli_read_file(o->template_file);
+    if (strlen(file.data) != file.len)
         cli_fail("--chat-template-file: \"%s\" has a zero byte", o->template_file);
-    return text;
+    free(text);
+    text = file.data;
+    o->template_text = text;
 }
 
 pith_prompt *session_prompt(const pith_model *model, const struct chat_options *o,
@@ -600,14 +634,12 @@ pith_prompt *session_prompt(const pith_model *model, const struct chat_options *
     pith_chat_params params;
     pith_prompt *prompt = NULL;
     pith_chat_params_default(&params);
-    struct cli_text template = chat_template_read(o);
     params.template_name = o->template_name;
-    params.template_text = template.data;
+    params.template_text = o->template_text;
     params.messages = messages;
     params.n_message = n;
     params.flags = PITH_CHAT_GENERATE | (o->no_thinking ? PITH_CHAT_NO_THINKING : 0);
     cli_check(pith_prompt_create(model, &params, &prompt, &err), &err);
-    free(template.data);
     return prompt;
 }
 
@@ -634,6 +666,26 @@ static void list_templates(char *buf, size_t cap)
                                 pith_chat_template_name(i));
 }
 
+/* A template that refuses this conversation may be made for others. */
+void session_try_template(const pith_model *model, const char *option, const char *text)
+{
+    pith_error err;
+    pith_chat_params params;
+    pith_prompt *prompt = NULL;
+    static const pith_message hello = {"user", "Hello"};
+    pith_chat_params_default(&params);
+    params.template_text = text;
+    params.messages = &hello;
+    params.n_message = 1;
+    params.flags = PITH_CHAT_GENERATE;
+    pith_status status = pith_prompt_create(model, &params, &prompt, &err);
+    pith_prompt_free(prompt);
+    if (status == PITH_INVALID)
+        cli_note("%s: a message alone is refused: %s", option, err.message);
+    else if (status != PITH_OK)
+        cli_fail("%s: %s", option, err.message);
+}
+
 void session_check_template(const pith_model *model, const struct chat_options *o)
 {
     char names[512];
@@ -643,6 +695,8 @@ void session_check_template(const pith_model *model, const struct chat_options *
     if (o->template_name == NULL) {
         if (pith_chat_template(model) == NULL && o->template_file == NULL)
             cli_fail("the model has no chat template: name one with --chat-template (%s)", names);
+        if (o->template_text != NULL)
+            session_try_template(model, "--chat-template-file", o->template_text);
         return;
     }
     for (int32_t i = 0; pith_chat_template_name(i) != NULL; i++)

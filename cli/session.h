@@ -63,6 +63,7 @@ struct prompt_options {
 struct chat_options {
     const char *template_name;
     const char *template_file;
+    const char *template_text; /* the file's, by chat_template_read */
     const char *system;
     const char *system_file;
     bool no_thinking;
@@ -92,6 +93,8 @@ void sample_options_default(struct sample_options *o);
 /* The library's params; the biases are parsed into *bias, which the caller frees after the last
    use. Fails (usage) for a bias that is no ID+VALUE. */
 pith_sample_params sample_params(const struct sample_options *o, pith_logit_bias **bias);
+/* Fails (usage) where a bias is of a token that the model does not have. */
+void sample_check(const pith_sample_params *p, const pith_model *model);
 
 /* The grammar that answers follow; NULL: none. The caller frees it after the last sampler. Fails
    for one that cannot be made. */
@@ -197,8 +200,8 @@ struct cli_ids ids_parse(const char *what, const char *text, int32_t n_vocab);
 /* Makes the text of --system-file the system message, where it is given. */
 void chat_system_read(struct chat_options *o);
 
-/* The text of --chat-template-file; data is NULL where it is not given. The caller frees. */
-struct cli_text chat_template_read(const struct chat_options *o);
+/* Reads --chat-template-file, where it is given: once, as it may be a pipe. */
+void chat_template_read(struct chat_options *o);
 
 /* The messages as a prompt that ends where the answer begins. */
 pith_prompt *session_prompt(const pith_model *model, const struct chat_options *o,
@@ -207,8 +210,11 @@ pith_prompt *session_prompt(const pith_model *model, const struct chat_options *
 struct cli_ids session_prompt_ids(const pith_model *model, const pith_prompt *prompt, bool bos);
 
 /* Fails where messages cannot become a prompt: --chat-template names none that comes along (usage),
-   or the model has none and none is named. */
+   or the model has none and none is named. Also where a template of the user's is not understood.
+   chat_template_read comes first. */
 void session_check_template(const pith_model *model, const struct chat_options *o);
+/* The second of them, of a text that an option gave: by a conversation of one message. */
+void session_try_template(const pith_model *model, const char *option, const char *text);
 
 /* ---- reports ---- */
 

@@ -84,7 +84,8 @@ function drawSay(m, say) {
 const WHY = {
   new: () => "Nothing in memory began like it.",
   differs: at => `From token ${at} on it differs from what is in memory.`,
-  policy: at => `It differs from token ${at} on, and the policy allows no way back to there.`,
+  policy: at => `It differs from token ${at} on, and the policy, or the model's layers, allow no way back to there.`,
+  short: at => `It differs from token ${at} on, which is too early for a copy of what is in memory.`,
   dropped: () => "This conversation had been dropped, since others needed its memory.",
   salt: () => "What is in memory belongs to another cache_salt.",
   off: () => "The request asked for nothing that was in memory.",

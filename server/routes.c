@@ -52,6 +52,7 @@ static const struct route routes[] = {
     {POST, "/rerank", about_absent, ROUTE_HTTP, ROUTE_KEYED, SERVE_CHAT},
     {POST, "/reranking", about_absent, ROUTE_HTTP, ROUTE_KEYED, SERVE_CHAT},
     {POST, "/v1/rerank", about_absent, ROUTE_HTTP, ROUTE_KEYED, SERVE_CHAT},
+    {POST, "/v1/reranking", about_absent, ROUTE_HTTP, ROUTE_KEYED, SERVE_CHAT},
     {GET, "/lora-adapters", about_absent, ROUTE_HTTP, ROUTE_KEYED, SERVE_CHAT},
     {POST, "/lora-adapters", about_absent, ROUTE_HTTP, ROUTE_KEYED, SERVE_CHAT},
     {POST, "/v1/audio/*", about_absent, ROUTE_HTTP, ROUTE_KEYED, SERVE_CHAT},
@@ -60,11 +61,11 @@ static const struct route routes[] = {
 
 #define N_ROUTE (sizeof(routes) / sizeof(routes[0]))
 
-/* Digits alone, at most six. */
+/* Digits alone, at most seven, which all numbers below PITH_SLOT_MAX have. */
 static bool read_slot(const char *text, int32_t *slot)
 {
     size_t len = strspn(text, "0123456789");
-    if (len == 0 || len > 6 || text[len] != '\0')
+    if (len == 0 || len > 7 || text[len] != '\0')
         return false;
     *slot = atoi(text);
     return true;

@@ -90,7 +90,9 @@ static bool is_file_name(const char *name)
 static bool read_path(struct exchange *ex, const json_t *body, char *path)
 {
     const char *folder = ex->server->config.slot_folder;
-    const char *name = json_string_value(json_object_get(body, "filename"));
+    const json_t *value = json_object_get(body, "filename");
+    const char *name = json_string_value(value);
+    char buf[SERVE_SHOW];
     if (folder == NULL) {
         exchange_refuse_with(ex, MHD_HTTP_NOT_IMPLEMENTED, "not_supported_error", NULL,
                              "slots are saved where the server was started with --slot-save-path");
@@ -98,8 +100,9 @@ static bool read_path(struct exchange *ex, const json_t *body, char *path)
     }
     if (name == NULL || !is_file_name(name)) {
         exchange_refuse_with(ex, WRONG, "filename",
-                             "filename: must be a name of letters, digits, '.', '-' and '_' that "
-                             "does not begin with '.'");
+                             "filename: %s is not a name of letters, digits, '.', '-' and '_' that "
+                             "does not begin with '.'",
+                             serve_show(value, buf));
         return false;
     }
     snprintf(path, PATH_BYTES, "%s/%s", folder, name);

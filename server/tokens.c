@@ -91,6 +91,7 @@ static bool read_switches(struct exchange *ex, const json_t *body, uint32_t *fla
         {"parse_special", PITH_TOKENIZE_SPECIAL, true},
         {"with_pieces", 0, false},
     };
+    char buf[SERVE_SHOW];
     *flags = 0;
     *pieces = false;
     for (size_t i = 0; i < sizeof(switches) / sizeof(switches[0]); i++) {
@@ -99,7 +100,8 @@ static bool read_switches(struct exchange *ex, const json_t *body, uint32_t *fla
         bool given = value != NULL && !json_is_null(value);
         bool on = given ? json_is_true(value) : switches[i].otherwise;
         if (given && !json_is_boolean(value)) {
-            exchange_refuse_with(ex, WRONG, key, "%s: must be true or false", key);
+            exchange_refuse_with(ex, WRONG, key, "%s: %s is not true or false", key,
+                                 serve_show(value, buf));
             return false;
         }
         *flags |= on ? switches[i].flag : 0;
@@ -120,9 +122,11 @@ void tokens_encode(struct exchange *ex)
     }
     json_t *content = json_object_get(body, "content");
     struct ids ids = {0};
+    char buf[SERVE_SHOW];
     pith_error err = {.message = "no memory"};
     if (content != NULL && !json_is_string(content))
-        exchange_refuse_with(ex, WRONG, "content", "content: must be a string");
+        exchange_refuse_with(ex, WRONG, "content", "content: %s is not a string",
+                             serve_show(content, buf));
     else if (content != NULL && !tokenize(ex->server, json_string_value(content),
                                           json_string_length(content), flags, &ids, &err))
         exchange_refuse_with(ex, WRONG, "content", "content: %s", err.message);
@@ -137,9 +141,11 @@ void tokens_encode(struct exchange *ex)
 static bool read_ids(struct exchange *ex, const json_t *list, struct ids *ids)
 {
     size_t n = json_array_size(list);
+    char buf[SERVE_SHOW];
     ids->data = malloc((n + 1) * sizeof(*ids->data));
     if (!json_is_array(list) || ids->data == NULL) {
-        exchange_refuse_with(ex, WRONG, "tokens", "tokens: must be an array of token ids");
+        exchange_refuse_with(ex, WRONG, "tokens", "tokens: %s is not an array of token ids",
+                             serve_show(list, buf));
         return false;
     }
     for (size_t i = 0; i < n; i++) {
@@ -147,8 +153,8 @@ static bool read_ids(struct exchange *ex, const json_t *list, struct ids *ids)
         json_int_t value = json_is_integer(id) ? json_integer_value(id) : -1;
         if (value < 0 || value >= ex->server->info.n_vocab) {
             exchange_refuse_with(ex, WRONG, "tokens",
-                                 "tokens[%zu]: must be a token id from 0 to %d", i,
-                                 ex->server->info.n_vocab - 1);
+                                 "tokens[%zu]: %s is not a token id from 0 to %d", i,
+                                 serve_show(id, buf), ex->server->info.n_vocab - 1);
             return false;
         }
         ids->data[ids->n++] = (int32_t)value;

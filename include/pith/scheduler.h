@@ -126,13 +126,19 @@ typedef enum pith_reuse {
     PITH_REUSE_DIFFERS, /* the conversation's tokens are others from `differs_at` on */
     PITH_REUSE_DROPPED, /* the conversation was dropped for others' memory */
     PITH_REUSE_SALT,    /* what its slot holds was parked under another cache_salt */
-    PITH_REUSE_POLICY, /* it differs from `differs_at` on, and a policy allows no way back to there.
-                           Or it can no longer be pinned or shown as the request wants it */
-    PITH_REUSE_OFF,    /* its slot is -1: no parked conversation was looked for */
+    PITH_REUSE_POLICY,  /* it differs from `differs_at` on, and a policy, or layers with windows or
+                           states, allow no way back to there. Or it can no longer be pinned or
+                           shown as the request wants it */
+    PITH_REUSE_OFF,     /* its slot is -1: no parked conversation was looked for */
+    PITH_REUSE_SHORT,   /* it differs from `differs_at` on, and what both begin with is less than a
+                           page, for which no copy is made */
 } pith_reuse;
 
 /* pith_request.slot: the conversation is found by its tokens, and stays. */
 #define PITH_SLOT_ANY (-2)
+
+/* Slots and places of conversations are numbered below this. */
+#define PITH_SLOT_MAX (1 << 20)
 
 /* How an answer ended. */
 typedef struct pith_answer_result {
@@ -146,8 +152,8 @@ typedef struct pith_answer_result {
     int32_t n_cached;        /* and those that were there already: of a request's second answer and
                                 those behind it, all */
     pith_reuse reuse;        /* why not more */
-    int32_t differs_at;      /* with DIFFERS and POLICY: the first token that is another, or the
-                                prompt's length; else -1 */
+    int32_t differs_at;      /* with DIFFERS, POLICY and SHORT: the first token that is another,
+                                or the prompt's length; else -1 */
     int32_t n_generated;
     int32_t n_preempted;    /* times that it was put back */
     double queue_s;         /* from submission to admission; all times are seconds */
@@ -159,7 +165,8 @@ typedef struct pith_answer_result {
     pith_recall_stats recall;
     int32_t n_draft; /* tokens that were drafted, and of them those that came true */
     int32_t n_draft_accepted;
-    int32_t slot;        /* where its conversation stays; -1: nowhere */
+    int32_t slot;        /* where its conversation stays; n_slot and above: in a place of its own;
+                            -1: nowhere */
     int32_t n_from_park; /* of n_cached: tokens of a parked conversation, not of a prefix */
     int64_t n_evicted;   /* of keep.evicted: entries that went since the request began */
     int32_t n_predict;  /* the most tokens that it could get: its parameter's number, or fewer where
@@ -202,7 +209,7 @@ typedef struct pith_request {
        exact, those that both have. Among equals the slot's own counts, then `session`'s, then the
        one that was used last. A cancelled answer is parked, too, if its sequence is that of a fresh
        one of its tokens. A failed one is not. -1 (default): it is not parked, and goes on from
-       none */
+       none. The scheduler's n_slot and above, which results name: as PITH_SLOT_ANY */
     int32_t slot;
     int32_t n_pin; /* under a keep policy with pin-prompt: the first n_pin tokens are never evicted,
                       in the place of the whole prompt. In a slot these are the session's first
@@ -309,7 +316,7 @@ PITH_API void pith_scheduler_each(pith_scheduler *scheduler, pith_scheduler_item
    steps, between steps. A restored sequence takes the place of the slot's conversation, and belongs
    to requests of cache_salt. Unused cached prefixes and then parked conversations make room for it.
    Of a conversation that has a place of its own, `slot` is the place that pith_scheduler_each
-   shows; restoring wants a slot that requests may name. INVALID (a slot that there is not),
+   shows. INVALID (a slot that there is not),
    NOT_FOUND (nothing is parked in it), BUSY (a request runs in it; or a step is running). Also the
    statuses of pith_seq_save and pith_seq_load. */
 PITH_API pith_status pith_scheduler_slot_save(pith_scheduler *scheduler, int32_t slot,
@@ -356,10 +363,11 @@ typedef struct pith_scheduler_stats {
     int64_t
         reuse_differs;    /* requests whose conversation was parked, and of which not all was reused
                               because it differs, */
-    int64_t reuse_policy; /* because a policy allows no way back, */
-    int64_t reuse_dropped;    /* or because it had made room */
+    int64_t reuse_policy; /* because a policy or layers allow no way back, */
+    int64_t reuse_dropped;    /* because it had made room, */
     int32_t n_parked_swapped; /* of n_parked: those whose pages are in host memory */
-    uint32_t reserved[3];
+    uint32_t reserved1;
+    int64_t reuse_short; /* or because less than a page of it is the same */
 } pith_scheduler_stats;
 
 /* Thread-safe; the numbers are as of the last step's end. */

@@ -8,7 +8,9 @@
 #include "engine/files.h"
 #include "engine/over_ranks.h"
 
-_Static_assert(sizeof(struct pi_saved_head) == 32, "the head is part of the file format");
+_Static_assert(sizeof(struct pi_saved_head) == 40, "the head is part of the file format");
+
+#define HEAD_BEFORE offsetof(struct pi_saved_head, fingerprint) /* bytes of layout 1's head */
 
 uint64_t pi_saved_entries(const struct kv_seq *kv, const struct kv_geometry *g)
 {
@@ -26,16 +28,37 @@ size_t pi_saved_victims_bytes(const struct kv_geometry *g)
 
 /* ---- saving ---- */
 
+/* The bytes where no policy remembers anything. */
+static pith_status save_tokens(const struct pith_seq *seq, void **out, size_t *size,
+                               pith_error *err)
+{
+    size_t n_tokens = (size_t)seq->n_token * sizeof(int32_t);
+    const struct pi_saved_head head = {
+        .no_token = -1,
+        .layout = PI_SAVED_LAYOUT,
+        .n_token = (uint32_t)seq->n_token,
+        .fingerprint = pi_model_fingerprint(seq->engine->model),
+    };
+    *size = sizeof(head) + n_tokens;
+    *out = pi_mem_alloc(PI_MEM_OTHER, *size);
+    if (*out == NULL)
+        return pi_fail(err, PITH_NOMEM, "no memory for a file's %d tokens", seq->n_token);
+    memcpy(*out, &head, sizeof(head));
+    if (n_tokens > 0)
+        memcpy((uint8_t *)*out + sizeof(head), seq->tokens, n_tokens);
+    return PITH_OK;
+}
+
 pith_status pi_seq_save(const struct pith_seq *seq, const char *path, pith_error *err)
 {
     void *bytes = NULL;
-    size_t size = 0, n_tokens = (size_t)seq->n_token * sizeof(int32_t);
+    size_t size = 0;
     PI_TRY(engine_traits_check(&seq->engine->traits, PITH_USE_FILE, err));
     PI_TRY(pi_over_ranks_check_file(err));
     PI_TRY(pi_verbs_save(seq, &bytes, &size, err));
-    pith_status status = bytes != NULL
-                             ? pi_memory_save(&seq->memory, bytes, size, path, err)
-                             : pi_memory_save(&seq->memory, seq->tokens, n_tokens, path, err);
+    if (bytes == NULL)
+        PI_TRY(save_tokens(seq, &bytes, &size, err));
+    pith_status status = pi_memory_save(&seq->memory, bytes, size, path, err);
     pi_mem_free(bytes);
     return status;
 }
@@ -47,33 +70,39 @@ pith_status pi_saved_read(const struct kv_seq *kv, const struct kv_geometry *g, 
 {
     struct pi_saved_head *head = &out->head;
     *out = (struct pi_saved){.tokens = (const int32_t *)(const void *)extra};
-    if (size >= sizeof(*head))
-        memcpy(head, extra, sizeof(*head));
+    if (size >= HEAD_BEFORE)
+        memcpy(head, extra, HEAD_BEFORE);
     if (head->no_token != -1) { /* tokens and nothing else */
         if (size % sizeof(int32_t) != 0 || size > INT32_MAX)
             return pi_fail(err, PITH_FORMAT, "%s: %zu bytes are no list of tokens", path, size);
         *head = (struct pi_saved_head){.n_token = (uint32_t)(size / sizeof(int32_t))};
         return PITH_OK;
     }
-    if (head->layout != PI_SAVED_LAYOUT)
+    if (head->layout < 1 || head->layout > PI_SAVED_LAYOUT)
         return pi_fail(err, PITH_UNSUPPORTED,
-                       "%s: layout %u of a keep policy's state; this build reads %d", path,
+                       "%s: layout %u of a keep policy's state; this build reads 1 to %d", path,
                        head->layout, PI_SAVED_LAYOUT);
+    size_t head_size = head->layout == 1 ? HEAD_BEFORE : sizeof(*head);
+    if (size >= head_size)
+        memcpy(head, extra, head_size);
+    bool alone =
+        head->layout > 1 && head->text_size == 0 && head->n_mark == 0 && head->state_size == 0;
     uint64_t tokens = (uint64_t)head->n_token * sizeof(int32_t),
-             victims = pi_saved_victims_bytes(g);
+             victims = alone ? 0 : pi_saved_victims_bytes(g);
     uint64_t n_entry = pi_saved_entries(kv, g), mark_size = n_entry * sizeof(float);
     bool fits = head->n_token <= INT32_MAX && head->n_prompt <= head->n_token &&
                 head->state_size <= size && head->n_mark <= size / (mark_size > 0 ? mark_size : 1);
     uint64_t marks = fits ? head->n_mark * mark_size : 0;
-    if (!fits ||
-        sizeof(*head) + tokens + victims + marks + head->state_size + head->text_size != size)
+    if (!fits || head_size + tokens + victims + marks + head->state_size + head->text_size != size)
         return pi_fail(err, PITH_FORMAT,
                        "%s: %u tokens, %u marks, a state of %llu bytes and options of %u are not "
                        "the %zu bytes that follow the pages",
                        path, head->n_token, head->n_mark, (unsigned long long)head->state_size,
                        head->text_size, size);
-    const uint8_t *at = extra + sizeof(*head);
+    const uint8_t *at = extra + head_size;
     out->tokens = (const int32_t *)(const void *)at;
+    if (alone)
+        return PITH_OK;
     out->victim = (const int32_t *)(const void *)(at + tokens);
     out->mark = (const float *)(const void *)(at + tokens + victims);
     out->state = at + tokens + victims + marks;
@@ -104,6 +133,16 @@ static pith_status check_tokens(const struct pith_engine *e, const struct pi_sav
     return PITH_OK;
 }
 
+/* Weights of the same shape may be another model's, whose entries say nothing to this one. */
+static void compare_models(const struct pith_engine *e, const struct pi_saved *m, const char *path)
+{
+    uint64_t file = m->head.fingerprint, own = pi_model_fingerprint(e->model);
+    if (file != 0 && file != own)
+        pi_log(PITH_LOG_WARN,
+               "snapshot=%s is of another model of this shape: fingerprint=%016llx own=%016llx",
+               path, (unsigned long long)file, (unsigned long long)own);
+}
+
 /* Fills a fresh sequence whose entries are there. */
 static pith_status load_rest(struct pith_seq *seq, const char *path, const void *extra, size_t size,
                              pith_error *err)
@@ -113,6 +152,7 @@ static pith_status load_rest(struct pith_seq *seq, const char *path, const void 
     struct pi_saved m;
     PI_TRY(pi_saved_read(seq->memory.kv, g, path, extra, size, &m, err));
     PI_TRY(check_tokens(e, &m, path, err));
+    compare_models(e, &m, path);
     PI_TRY(check_positions(seq->memory.kv, g, (int32_t)m.head.n_token, path, err));
     if (pi_memory_reach(&seq->memory, (int32_t)m.head.n_token) < (int32_t)m.head.n_token)
         return pi_fail(

@@ -7,9 +7,9 @@
 
 #include "kv/kv.h"
 
-#define PI_SAVED_LAYOUT 1
+#define PI_SAVED_LAYOUT 2 /* layout 1 is read, too: its head has no fingerprint */
 
-/* The head before the tokens where a policy remembers something. */
+/* The head before the tokens. Without text, marks and state nothing else follows. */
 struct pi_saved_head {
     int32_t no_token; /* -1: a list of tokens alone begins with a token */
     uint32_t layout;
@@ -18,13 +18,14 @@ struct pi_saved_head {
     uint32_t text_size;
     uint32_t n_mark;
     uint64_t state_size;
+    uint64_t fingerprint; /* of the model; 0: not known */
 };
 
 /* The arrays lie in the bytes that were read; without memory all but the tokens are NULL. */
 struct pi_saved {
     struct pi_saved_head head;
     const int32_t *tokens; /* [n_token] any numbers */
-    const int32_t *victim; /* [n_layer][n_head] any numbers */
+    const int32_t *victim; /* [n_layer][n_head] any numbers; NULL: the tokens are all */
     const float *mark;     /* lane by lane [n_mark][entries] any numbers */
     const uint8_t *state;  /* [state_size] */
     const char *text;      /* [text_size] the policy as the engine was given it; not terminated */

@@ -59,6 +59,7 @@ pith_status pi_keep_save(const struct pith_seq *seq, void **out, size_t *size, p
         .text_size = (uint32_t)n_text,
         .n_mark = (uint32_t)e->traits.n_mark,
         .state_size = e->traits.state_size,
+        .fingerprint = pi_model_fingerprint(e->model),
     };
     *size = sizeof(head) + n_tokens + pi_saved_victims_bytes(g) +
             (size_t)pi_saved_entries(seq->memory.kv, g) * head.n_mark * sizeof(float) +

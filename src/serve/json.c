@@ -2,7 +2,7 @@
  * json.c - numbers that Jansson has no room for, kept by their text (json.h). Jansson alone decides
  * which text is JSON. Before it reads, such numbers are made strings that begin with U+0000 and an
  * n. Strings that begin with U+0000 themselves get an s behind it, so that no text can pass for a
- * number. Both are restored after Jansson has read them.
+ * number. Both are restored after Jansson has read them. Also how a sentence names a value.
  *
  * Invariant: a table holds a reference to each of its values, so that no other value can come to
  * stand at the same address.
@@ -10,10 +10,13 @@
 #include "serve/json.h"
 
 #include <float.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/utf8.h"
+
+#define SHOWN_CHARS 40
 
 /* ---- memory ---- */
 
@@ -409,4 +412,48 @@ bool serve_json_is_value(const char *text, size_t len)
     json_decref(value);
     serve_numbers_free(&numbers);
     return is;
+}
+
+/* ---- sentences ---- */
+
+const char *serve_show_text(const char *text, size_t len, char *buf)
+{
+    size_t n = len < SHOWN_CHARS ? len : SHOWN_CHARS;
+    while (n > 0 && n < len && ((unsigned char)text[n] & 0xc0) == 0x80)
+        n--; /* not within a character */
+    for (size_t i = 0; i < n; i++)
+        buf[i] = (unsigned char)text[i] < 0x20 || text[i] == 0x7f ? ' ' : text[i];
+    snprintf(buf + n, SERVE_SHOW - n, "%s", n < len ? "..." : "");
+    return buf;
+}
+
+const char *serve_show(const json_t *value, char *buf)
+{
+    char text[SERVE_SHOW];
+    if (value == NULL)
+        return memcpy(buf, "nothing", 8);
+    switch (json_typeof(value)) {
+    case JSON_STRING:
+        serve_show_text(json_string_value(value), json_string_length(value), text);
+        snprintf(buf, SERVE_SHOW, "\"%.*s\"", SERVE_SHOW - 3, text);
+        break;
+    case JSON_INTEGER:
+        snprintf(buf, SERVE_SHOW, "%lld", (long long)json_integer_value(value));
+        break;
+    case JSON_REAL:
+        snprintf(buf, SERVE_SHOW, "%.17g", json_real_value(value));
+        break;
+    case JSON_ARRAY:
+        snprintf(buf, SERVE_SHOW, "an array of %zu", json_array_size(value));
+        break;
+    case JSON_OBJECT:
+        snprintf(buf, SERVE_SHOW, "an object");
+        break;
+    default:
+        snprintf(buf, SERVE_SHOW, "%s",
+                 json_is_true(value)    ? "true"
+                 : json_is_false(value) ? "false"
+                                        : "null");
+    }
+    return buf;
 }

@@ -41,4 +41,9 @@ bool serve_json_write(const struct serve_numbers *numbers, const json_t *value, 
 /* Whether text is one JSON value, numbers of any size included. */
 bool serve_json_is_value(const char *text, size_t len);
 
+/* A value, or the beginning of a text, as a sentence names it, in buf [SERVE_SHOW]; returns buf. */
+#define SERVE_SHOW 64
+const char *serve_show(const json_t *value, char *buf);
+const char *serve_show_text(const char *text, size_t len, char *buf);
+
 #endif

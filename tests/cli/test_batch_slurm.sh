@@ -22,7 +22,7 @@ first=$!
 SLURM_ARRAY_TASK_ID=1 bash "$root/examples/batch.slurm"
 wait $first
 head -n 2 "$OUT.1.jsonl" >"$folder/cut" # what a task leaves that is ended: whole lines, and a rest
-printf '{"custom_id":"r1' >>"$folder/cut"
+printf '{"id":"batch_req_0f","custom_id":"r1' >>"$folder/cut"
 mv "$folder/cut" "$OUT.1.jsonl"
 SLURM_ARRAY_TASK_ID=1 bash "$root/examples/batch.slurm" 2>"$folder/said"
 # The texts by custom_id.

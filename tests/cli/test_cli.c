@@ -103,8 +103,14 @@ TEST(refuses_wrong_command_lines)
         {{"run", "--temp=nan"}, "--temp: \"nan\" is not a number"},
         {{"run", "--temp", "-1"}, "--temp: -1 is not between 0 and"},
         {{"run", "--top-k", "1.5"}, "--top-k: \"1.5\" is not a whole number"},
-        {{"run", "--top-k", "99999999999"}, "--top-k: \"99999999999\" is not a whole number"},
-        {{"run", "--top-k", "-3"}, "--top-k: -3 is not 0 or more"},
+        {{"run", "--top-k", "99999999999"},
+         "--top-k: 99999999999 is not between -1 and 2147483647"},
+        {{"run", "--top-k", "-3"}, "--top-k: -3 is not -1 or more"},
+        {{"run", "-n", "99999999999"}, "-n: 99999999999 is not between -1 and 2147483647"},
+        {{"run", "-c", "99999999999"}, "-c: 99999999999 is not between 0 and 2147483647"},
+        {{"run", "--seed", "99999999999999999999"},
+         "--seed: 99999999999999999999 is not between -1 and 4611686018427387904"},
+        {{"bench", "-d", "0,99999999999"}, "-d: 0,99999999999 is not between 0 and 2147483647"},
         {{"run", "--top-p", "1.01"}, "--top-p: 1.01 is not between 0 and 1"},
         {{"run", ON_MODEL, "-ctk", "q9"},
          "--cache-type-k: \"q9\" is not a storage type (f32, f16,"},
@@ -119,6 +125,12 @@ TEST(refuses_wrong_command_lines)
         {{"run", "-m", MODEL, "-p", "x", "-f", "y"}, "-p and -f both give the text"},
         {{"run", "-m", MODEL, "-c", "5", "--kv-memory", "1M"}, "-c 5 and --kv-memory 1000000"},
         {{"run", "-m", MODEL, "-p", "x", "-l", "5"}, "--logit-bias: \"5\" is not"},
+        {{"run", "-m", MODEL, "-p", "x", "-l", "99999999+1"},
+         "--logit-bias: token 99999999 is not between 0 and"},
+        {{"serve", "-m", MODEL, "--chat-template", "chatml", "-l", "99999999+1"},
+         "--logit-bias: token 99999999 is not"},
+        {{"serve", "-m", MODEL, "--api-key-file", "/dev/null"},
+         "--api-key-file: there is no key in it"},
         {{"run", "-m", MODEL, "-p", "x", "-r", ""}, "--stop: an empty text"},
         {{"chat", "-m", MODEL, "--chat-template", "none"}, "--chat-template: \"none\" is not one"},
         {{"logits", "-m", MODEL}, "--ids IDS is missing"},
@@ -183,6 +195,25 @@ TEST(missing_files_are_named)
     }
 }
 
+/* Faults that only the model or the engine sees are named as they were typed, too. */
+TEST(later_failures_name_the_option)
+{
+    static const struct {
+        const char *words[10];
+        const char *expected;
+    } cases[] = {
+        {{"run", ON_MODEL, "-p", "x", "--kv-memory", "1B"}, "pith run: --kv-memory: 1 bytes are"},
+        {{"run", ON_MODEL, "-p", "x", "--json-schema", "{"}, "pith run: --json-schema: JSON: at "},
+        {{"run", ON_MODEL, "-p", "x", "--grammar", "{"}, "pith run: --grammar: grammar: line 1"},
+        {{"run", ON_MODEL, "-p", "x", "--json-schema-file", "/dev/null"},
+         "pith run: --json-schema-file: JSON: at byte 0"},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct said s = command_list(NULL, NULL, cases[i].words);
+        expect_failure(&s, 1, cases[i].expected);
+    }
+}
+
 /* ---- run ---- */
 
 TEST(run_prints_the_text_only)
@@ -211,6 +242,17 @@ TEST(run_prints_the_text_only)
     s = command(NULL, "run", ON_MODEL, "-e", "-p", "a\\nb\\x41\\\\", "-n", "0", "--echo", "-q",
                 NULL);
     assert_string_equal(s.out, "a\nbA\\");
+}
+
+TEST(top_k_of_minus_one_is_all)
+{
+    struct said all = command(NULL, "run", ON_MODEL, "-p", PROMPT, "--temp", "2", "-s", "3",
+                              "--top-k", "0", "-n", "20", "-q", NULL);
+    struct said minus = command(NULL, "run", ON_MODEL, "-p", PROMPT, "--temp", "2", "-s", "3",
+                                "--top-k", "-1", "-n", "20", "-q", NULL);
+    expect_status(&minus, 0);
+    assert_true(all.out_len > 0);
+    assert_string_equal(minus.out, all.out);
 }
 
 TEST(options_of_run_act)

@@ -106,6 +106,8 @@ TEST(a_bad_request_is_answered_and_the_others_go_on)
          "logit_bias: \"\" has no tokens"},
         {"/v1/completions", "{\"prompt\":\"a\",\"logit_bias\":{\"7\":\"x\"}}", 400,
          "logit_bias: \"x\", for token 7, is no number up to 1000000"},
+        {"/v1/completions", "{\"prompt\":\"a\",\"logit_bias\":{\"99999999\":1}}", 400,
+         "logit_bias: 99999999 is not a token id"},
         {"/v1/completions", "{\"prompt\":\"a\",\"logit_bias\":[[7]]}", 400,
          "logit_bias[0]: an array of 1 is not a pair of a token and a bias"},
         {"/v1/completions", "{\"prompt\":\"a\",\"stream\":true}", 400,

@@ -110,8 +110,7 @@ TEST(resume_drops_a_torn_line)
 {
     char in[128], out[128];
     write_plain("plain.jsonl", in, 3);
-    static const char *const torn[] = {"{\"custom", "x",
-                                       "{\"custom_id\":\"r0\",\"response\":null}"};
+    static const char *const torn[] = {"{", "{\"id\":\"batch", "{\"id\":\"batch_req_0f\",\"custom"};
     for (size_t i = 0; i < 3; i++) {
         write_file(in_folder("torn.out", out), torn[i]);
         struct said s = batch(in, out, (const char *const[]){"--resume", NULL});
@@ -120,6 +119,28 @@ TEST(resume_drops_a_torn_line)
         json_t *all = read_output(out);
         assert_int_equal(json_object_size(all), 3);
         json_decref(all);
+    }
+}
+
+/* Text that no batch has written stays as it is, also where it has no newline. */
+TEST(resume_leaves_the_file_of_another)
+{
+    char in[128], out[128];
+    write_plain("plain.jsonl", in, 3);
+    static const char *const foreign[] = {"precious text without newline", "x",
+                                          "{\"custom_id\":\"r0\",\"response\":null}",
+                                          "{\"id\":\"batch\"}"};
+    for (size_t i = 0; i < 4; i++) {
+        write_file(in_folder("foreign.out", out), foreign[i]);
+        struct said s = batch(in, out, (const char *const[]){"--resume", NULL});
+        expect_failure(&s, 1, "is no part of a batch's output");
+        char text[64] = "";
+        FILE *file = fopen(out, "r");
+        assert_non_null(file);
+        size_t n = fread(text, 1, sizeof(text) - 1, file);
+        fclose(file);
+        assert_int_equal(n, strlen(foreign[i]));
+        assert_string_equal(text, foreign[i]);
     }
 }
 

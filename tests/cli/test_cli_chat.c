@@ -65,6 +65,19 @@ TEST(slash_commands_act_and_typos_get_a_hint)
     assert_ptr_equal(strchr(s.out, '\n'), s.out + s.out_len - 1); /* one answer */
 }
 
+/* It is said at the start, by the option's name, and not at the first message. */
+TEST(a_broken_template_is_refused_at_the_start)
+{
+    char path[128];
+    write_file(in_folder("broken.jinja", path), "{% if %}");
+    struct said s = command("", "chat", "-m", MODEL, "-t", "1", "--chat-template-file", path, NULL);
+    expect_failure(&s, 1, "--chat-template-file: chat template: line 1: ");
+    write_file(path, "{{ raise_exception('No tools, no talk.') }}");
+    s = command("", "chat", "-m", MODEL, "-t", "1", "--chat-template-file", path, NULL);
+    expect_status(&s, 0);
+    expect_word(s.err, "--chat-template-file: a message alone is refused: No tools, no talk.");
+}
+
 TEST(a_saved_talk_goes_on)
 {
     char path[128], kv[128], input[512];

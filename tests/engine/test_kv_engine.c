@@ -1,7 +1,8 @@
 /*
  * test_kv_engine.c - storage types in an engine: the types it accepts where many query heads share
  * a KV head. Every pair of types, also with layers that differ, gives the same logits in any chunk
- * and within its budget of bytes. So it does with a keep policy and after a file.
+ * and within its budget of bytes. So it does with a keep policy and after a file. A file names its
+ * model.
  */
 #include <unistd.h>
 
@@ -175,6 +176,74 @@ TEST(every_pair_of_types_keeps_its_promises)
         check_pair(model, edges[i][0], edges[i][1], "h2o:budget=40,slack=16");
         check_pair(model, edges[i][0], edges[i][1], "keydiff:budget=64KiB,slack=16,layers=1/2/2/1");
     }
+    pith_model_free(model);
+    mem_check(NULL);
+}
+
+/* ---- whose a file is ---- */
+
+static char heard[512];
+
+static void hear(void *user, pith_log_level level, const char *line)
+{
+    (void)user;
+    if (level == PITH_LOG_WARN)
+        snprintf(heard, sizeof(heard), "%s", line);
+}
+
+/* Loads the file, goes on from it, and returns what was warned of. */
+static const char *load_into(const pith_model *model, const char *path)
+{
+    static const int32_t more[3] = {1, 2, 3};
+    pith_engine *e = NULL;
+    pith_seq *seq = NULL;
+    pith_engine_params p = params_of("f16", "f16");
+    check(pith_engine_create(model, &p, &e, &err), &err);
+    heard[0] = '\0';
+    pith_log_set(hear, NULL);
+    check(pith_seq_load(e, path, &seq, &err), &err);
+    pith_log_set(NULL, NULL);
+    assert_int_equal(pith_seq_length(seq), N_TOKEN);
+    check(pith_seq_eval(seq, more, 3, &err), &err);
+    pith_seq_free(seq);
+    pith_engine_free(e);
+    return heard;
+}
+
+/* As builds wrote it whose heads had no fingerprint: layout 1, 4 lanes that overwrite nothing. */
+static void save_as_before(const pith_seq *seq, const char *path)
+{
+    uint32_t extra[8 + N_TOKEN + 4] = {UINT32_MAX, 1, N_TOKEN};
+    memcpy(extra + 8, seq->tokens, N_TOKEN * sizeof(*extra));
+    memset(extra + 8 + N_TOKEN, 0xff, 4 * sizeof(*extra));
+    check(pi_memory_save(&seq->memory, extra, sizeof(extra), path, &err), &err);
+}
+
+/* A file knows its model. Files of older builds do not: tokens alone, or behind layout 1. */
+TEST(a_file_of_another_model_is_warned_of)
+{
+    static const char shape[] = "layers=2 width=64 heads=2 kv_heads=2 head_dim=32 ff=64 vocab=96";
+    char words[128], path[64];
+    pith_engine *e = NULL;
+    pith_seq *seq = NULL;
+    snprintf(words, sizeof(words), "%s seed=2", shape);
+    pith_model *model = model_of(shape), *other = model_of(words);
+    pith_engine_params p = params_of("f16", "f16");
+    snprintf(path, sizeof(path), "/tmp/pith-kv-engine-seq-%ld", (long)getpid());
+    check(pith_engine_create(model, &p, &e, &err), &err);
+    eval_all(e, &seq, 96);
+    check(pith_seq_save(seq, path, &err), &err);
+    assert_string_equal(load_into(model, path), "");
+    assert_non_null(strstr(load_into(other, path), "is of another model of this shape"));
+    check(pi_memory_save(&seq->memory, seq->tokens, N_TOKEN * sizeof(int32_t), path, &err), &err);
+    assert_string_equal(load_into(model, path), "");
+    assert_string_equal(load_into(other, path), "");
+    save_as_before(seq, path);
+    assert_string_equal(load_into(other, path), "");
+    unlink(path);
+    pith_seq_free(seq);
+    pith_engine_free(e);
+    pith_model_free(other);
     pith_model_free(model);
     mem_check(NULL);
 }

@@ -178,6 +178,11 @@ TEST(reads_every_field)
     assert_int_equal(params_of(r, 0).n_stop, 1);
     assert_true(serve_request_salt(r) == 0 && serve_request_caches(r));
     serve_request_free(r);
+
+    /* An answer that named no slot says such a number. It may come back, as any. */
+    r = read_good(SERVE_CHAT, "{" HI ",\"id_slot\":4,\"n\":2}");
+    assert_int_equal(serve_request_slot(r), -1);
+    serve_request_free(r);
 }
 
 TEST(refuses_bad_fields_by_name)
@@ -197,9 +202,13 @@ TEST(refuses_bad_fields_by_name)
         {"\"seed\":18446744073709551616",
          "seed: 18446744073709551616 is not a whole number of 64 bits"},
         {"\"presence_penalty\":\"x\"", "presence_penalty: \"x\" is not a number"},
-        {"\"frequency_penalty\":1e7",
-         "frequency_penalty: 10000000 is not between -1000000 and 1000000"},
-        {"\"id_slot\":4", "id_slot: 4 is not between -1 and 3"},
+        {"\"frequency_penalty\":1e7", "frequency_penalty: 1e7 is not between -1000000 and 1000000"},
+        {"\"id_slot\":1048576", "id_slot: 1048576 is not between -1 and 1048575"},
+        {"\"temperature\":1e400", "temperature: 1e400 is not between 0 and 1000000"},
+        {"\"n\":1e400", "n: 1e400 is not between 1 and 128"},
+        {"\"n\":1.5", "n: 1.5 is not a whole number"},
+        {"\"id_slot\":1e400", "id_slot: 1e400 is not between -1 and 1048575"},
+        {"\"id_slot\":-2", "id_slot: -2 is not between -1 and 1048575"},
         {"\"id_slot\":\"a\"", "id_slot: \"a\" is not a whole number"},
         {"\"id_slot\":1,\"n\":2", "n: 2 answers do not fit in one slot, id_slot 1"},
         {"\"cache_salt\":5", "cache_salt: 5 is not a string"},

@@ -416,6 +416,67 @@ TEST(what_waits_in_host_memory_is_cut_saved_and_erased)
     pith_engine_free(lone);
 }
 
+/* ---- what is not named ---- */
+
+/* The number of a place comes with the answer, and may be sent back: the conversation goes on, also
+   with a file in its place. */
+TEST(the_place_that_an_answer_names_can_be_named)
+{
+    static struct talk talk;
+    static struct ask ask;
+    char path[64] = "/tmp/pith-slot-XXXXXX";
+    pith_engine *e = engine_of(NULL, NULL, NULL, 600);
+    pith_engine *lone = engine_of(NULL, NULL, NULL, 600);
+    pith_scheduler *s = scheduler_make(e, NULL);
+    uint64_t rng = 17;
+    int32_t n, place;
+    memset(&talk, 0, sizeof(talk));
+    close(mkstemp(path));
+    say(&talk, &rng, 40);
+    place = run_turn(s, &ask, &talk, PITH_SLOT_ANY, 20)->slot;
+    check_turn(lone, &talk, &ask, "no slot");
+    assert_int_equal(place, 64);
+    for (int32_t turn = 0; turn < 2; turn++) {
+        say(&talk, &rng, 9);
+        const pith_answer_result *r = run_turn(s, &ask, &talk, place, 20);
+        assert_int_equal(r->reuse, PITH_REUSE_NONE);
+        assert_true(turn > 0 || r->slot == place); /* a restored one stays for others, too */
+        place = r->slot;
+        check_turn(lone, &talk, &ask, "its place");
+        check(pith_scheduler_slot_save(s, place, path, &n, &err), &err);
+        check(pith_scheduler_slot_erase(s, place, NULL, &err), &err);
+        check(pith_scheduler_slot_restore(s, place, path, 0, &n, &err), &err);
+        assert_int_equal(n, talk.n - 1);
+    }
+    ask_turn(&ask, &talk, PITH_SLOT_MAX, 20);
+    assert_int_equal(pith_scheduler_submit(s, &ask.request, NULL, &err), PITH_INVALID);
+    assert_string_equal(err.message, "slot: 1048576 is not in -2..1048575");
+    unlink(path);
+    end_talk(&talk);
+    free_both(s, e);
+    pith_engine_free(lone);
+}
+
+/* No copy is made for less than a page, which is no policy's doing. */
+TEST(less_than_a_page_is_too_short_for_a_copy)
+{
+    static struct talk talk;
+    static struct ask ask;
+    pith_engine *e = engine_of(NULL, NULL, NULL, 600);
+    pith_scheduler *s = scheduler_make(e, NULL);
+    uint64_t rng = 19;
+    memset(&talk, 0, sizeof(talk));
+    say(&talk, &rng, PAGE_LEN - 1);
+    run_turn(s, &ask, &talk, PITH_SLOT_ANY, 5);
+    const pith_answer_result *r = run_turn(s, &ask, &talk, PITH_SLOT_ANY, 5);
+    assert_int_equal(r->reuse, PITH_REUSE_SHORT);
+    assert_int_equal(r->differs_at, PAGE_LEN - 1);
+    assert_int_equal(r->n_cached, 0);
+    assert_int_equal(stats_of_scheduler(s).reuse_short, 1);
+    assert_int_equal(stats_of_scheduler(s).reuse_policy, 0);
+    free_both(s, e);
+}
+
 /* ---- files and salts ---- */
 
 TEST(a_slot_goes_to_a_file_and_back)

@@ -111,7 +111,11 @@ class Routes(unittest.TestCase):
                          "The friend of")
         pieces = self.s.post("/tokenize", {"content": "The friend", "with_pieces": True}).json()
         self.assertEqual("".join(t["piece"] for t in pieces["tokens"]), "The friend")
-        self.assertEqual(self.s.post("/tokenize", {"content": 3}).code, 400)
+        self.assertEqual(self.s.post("/tokenize", {"content": 3}).error()["message"],
+                         "content: 3 is not a string")
+        for bad, what in ((7, "tokens: 7 is not an array of token ids"),
+                          (["a"], 'tokens[0]: "a" is not a token id from 0 to ')):
+            self.assertIn(what, self.s.post("/detokenize", {"tokens": bad}).error()["message"])
         bad = self.s.post("/detokenize", {"tokens": [1, 999999]})
         self.assertEqual(bad.code, 400)
         self.assertIn("tokens[1]", bad.error()["message"])
@@ -209,7 +213,7 @@ class Routes(unittest.TestCase):
         for key in ("add_special", "parse_special", "with_pieces"):
             a = self.s.post("/tokenize", {"content": "a", key: 1})
             self.assertEqual(a.code, 400)
-            self.assertEqual(a.error()["message"], f"{key}: must be true or false")
+            self.assertEqual(a.error()["message"], f"{key}: 1 is not true or false")
             self.assertEqual(self.s.post("/tokenize", {"content": "a", key: None}).code, 200)
 
     def test_text(self):
@@ -282,7 +286,7 @@ class Routes(unittest.TestCase):
         self.assertEqual(self.s.post("/slots/0?action=dance", {}).code, 400)
         bad = self.s.post("/slots/0?action=save", {"filename": "../x"})
         self.assertEqual(bad.code, 400)
-        self.assertIn("filename", bad.error()["message"])
+        self.assertTrue(bad.error()["message"].startswith("filename: \"../x\" is not a name of "))
         self.assertEqual(self.s.post("/slots/0?action=save", {"filename": "x.bin"}).code, 404)
 
     def test_slot_saved_and_restored(self):
@@ -301,8 +305,27 @@ class Routes(unittest.TestCase):
         again = self.s.post("/completion", more).json()
         self.assertGreater(again["timings"]["cache_n"], 0)
 
+    def test_the_slot_of_an_answer_can_be_sent_back(self):
+        body = {"prompt": "The friend of Anna is " * 20, "n_predict": 4, "temperature": 0,
+                "ignore_eos": True}
+        first = self.s.post("/completion", body).json()
+        place = first["id_slot"]
+        self.assertIn(place, [slot["id"] for slot in self.s.get("/slots").json()])
+        more = dict(body, prompt=body["prompt"] + first["content"] + " who", id_slot=place)
+        again = self.s.post("/completion", more)
+        self.assertEqual(again.code, 200)
+        self.assertGreater(again.json()["timings"]["cache_n"], 60)
+        path, name = f"/slots/{place}?action=", {"filename": "place.bin"}
+        saved = self.s.post(path + "save", name).json()
+        self.assertEqual(self.s.post(path + "restore", name).json()["n_restored"], saved["n_saved"])
+
+    def test_logit_bias_of_no_token(self):
+        error = self.s.post("/completion", {"prompt": "a", "logit_bias": [[99999999, 1]]}).error()
+        self.assertEqual((error["message"], error["param"]),
+                         ("logit_bias: 99999999 is not a token id", "logit_bias"))
+
     def test_absent(self):
-        for path in ("/v1/embeddings", "/embedding", "/rerank", "/lora-adapters",
+        for path in ("/v1/embeddings", "/embedding", "/rerank", "/v1/reranking", "/lora-adapters",
                      "/v1/audio/transcriptions"):
             a = self.s.post(path, {})
             self.assertEqual(a.code, 501, path)
@@ -575,6 +598,15 @@ class Start(unittest.TestCase):
         self.assertIn("nope", self.fails("--slot-save-path", "/nope"))
         self.assertIn("--api-key", self.fails("--api-key", ","))
         self.assertIn("nope", self.fails("--keep", "nope"))
+
+    def test_broken_template(self):
+        self.assertIn("--chat-template: chat template: line 1",
+                      self.fails("--chat-template", "{% if %}", code=1))
+        with tempfile.NamedTemporaryFile("w", suffix=".jinja") as file:
+            file.write("{{ messages | nosuchfilter }}")
+            file.flush()
+            self.assertIn("--chat-template-file: chat template: line 1",
+                          self.fails("--chat-template-file", file.name, code=1))
 
     def test_addresses(self):
         if not rig.socket.has_ipv6 or not os.path.exists("/proc/net/if_inet6"):

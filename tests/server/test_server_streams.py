@@ -203,6 +203,26 @@ class Caches(unittest.TestCase):
                                         "messages": [{"role": "user", "content": "Hello"}]}).json()
             self.assertEqual(a["usage"]["pith"]["cache_why"], "salt")
 
+    def test_a_short_prompt_is_no_policys_doing(self):
+        with rig.Server() as s:
+            body = {"prompt": "The friend of Otto is", "n_predict": 2, "ignore_eos": True}
+            s.post("/completion", body)
+            pith = s.post("/completion", body).json()["pith"]
+            self.assertEqual((pith["cached_tokens"], pith["cache_why"]), (0, "short"))
+            self.assertEqual(pith["cache_differs_at"], pith["read_tokens"])
+            self.assertEqual(s.metric("pith_reuse_short_total"), 1)
+            self.assertEqual(s.metric("pith_reuse_policy_total"), 0)
+
+    def test_a_budget_that_does_not_fit_is_named(self):
+        with rig.Server("--keep", "streaming:budget=256", "--recall", "none") as s:
+            for budget, why in (("10%", "pith.budget: 10% is not a number of entries, as the "
+                                        "engine's is, nor none"),
+                                ("1k", 'pith.budget: "1k" is no number of tokens')):
+                body = {"prompt": "x", "n_predict": 1, "pith": {"budget": budget}}
+                error = s.post("/completion", body).error()
+                self.assertIn(why, error["message"])
+                self.assertEqual(error["param"], "pith.budget")
+
     def test_slot_goes_on_under_a_policy(self):
         with rig.Server("--keep", "streaming:budget=128", "--page", "16") as s:
             text, body = "The friend of Otto is Maria. " * 30, {"n_predict": 20, "id_slot": 0,

@@ -102,8 +102,8 @@ static pith_status end(const struct text_store *s, pith_status status, pith_erro
 
 /* ---- opening ---- */
 
-/* An empty database gets the tables; another must have been made here. */
-static pith_status make_tables(struct text_store *s, pith_error *err)
+/* Whether the database was made here, or is empty; any other is refused. */
+static pith_status judge(const struct text_store *s, bool *empty, pith_error *err)
 {
     sqlite3_stmt *q = NULL;
     bool row;
@@ -121,13 +121,22 @@ static pith_status make_tables(struct text_store *s, pith_error *err)
     }
     sqlite3_finalize(q);
     PI_TRY(status);
-    if (application == APPLICATION_ID && version == VERSION)
+    *empty = n_table == 0 && application == 0;
+    if (*empty || (application == APPLICATION_ID && version == VERSION))
         return PITH_OK;
     if (application == APPLICATION_ID)
         return pi_fail(err, PITH_UNSUPPORTED, "%s: version %lld of a recall store; this reads %d",
                        s->path, (long long)version, VERSION);
-    if (n_table != 0 || application != 0)
-        return pi_fail(err, PITH_FORMAT, "%s: a database, but not a recall store", s->path);
+    return pi_fail(err, PITH_FORMAT, "%s: a database, but not a recall store", s->path);
+}
+
+/* An empty database gets the tables. */
+static pith_status make_tables(const struct text_store *s, pith_error *err)
+{
+    bool empty;
+    PI_TRY(judge(s, &empty, err));
+    if (!empty)
+        return PITH_OK;
     return run(s,
                "CREATE TABLE session(id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE,"
                " used INTEGER NOT NULL);"
@@ -179,6 +188,12 @@ static pith_status open_all(struct text_store *s, int32_t wait_ms, int64_t now, 
     /* Only the statements that are written here run, even where a file's schema has others. Deleted
        rows are overwritten, as they are a person's conversation. */
     sqlite3_db_config(s->db, SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0, (int *)NULL);
+    /* The file of another program stays as it is: it is looked at before anything is set, and what
+       waits in its log stays there. */
+    bool empty;
+    sqlite3_db_config(s->db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, (int *)NULL);
+    PI_TRY(judge(s, &empty, err));
+    sqlite3_db_config(s->db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0, (int *)NULL);
     PI_TRY(run(s,
                "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA secure_delete=ON;"
                "BEGIN IMMEDIATE",

@@ -39,6 +39,7 @@ static void set_reuse(struct serve_reply *reply, json_t *object)
         [PITH_REUSE_NEW] = "new",         [PITH_REUSE_DIFFERS] = "differs",
         [PITH_REUSE_DROPPED] = "dropped", [PITH_REUSE_SALT] = "salt",
         [PITH_REUSE_POLICY] = "policy",   [PITH_REUSE_OFF] = "off",
+        [PITH_REUSE_SHORT] = "short",
     };
     const struct reply_answer *a = &reply->answer[0];
     json_int_t cached = (json_int_t)reply_sum_cached(reply), parked = 0;
@@ -52,7 +53,8 @@ static void set_reuse(struct serve_reply *reply, json_t *object)
     if (a->reuse == PITH_REUSE_NONE)
         return;
     reply_set(reply, object, "cache_why", json_string(words[a->reuse]));
-    if (a->differs_at >= 0 && (a->reuse == PITH_REUSE_DIFFERS || a->reuse == PITH_REUSE_POLICY))
+    if (a->differs_at >= 0 && (a->reuse == PITH_REUSE_DIFFERS || a->reuse == PITH_REUSE_POLICY ||
+                               a->reuse == PITH_REUSE_SHORT))
         reply_set(reply, object, "cache_differs_at", json_integer(a->differs_at));
 }
 

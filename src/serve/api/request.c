@@ -61,7 +61,7 @@ static json_t *load(struct serve_reader *rd, const char *text, size_t len)
         SERVE_FAULT(rd, NULL, "body: \"%s\" is not JSON: %s", serve_show_text(text, len, buf),
                     error.text);
     else if (!json_is_object(json))
-        SERVE_FAULT(rd, NULL, "body: %s is not an object", serve_show(json, buf));
+        SERVE_FAULT(rd, NULL, "body: %s is not an object", request_show(rd, json, buf));
     return json;
 }
 

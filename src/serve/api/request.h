@@ -43,7 +43,7 @@ struct serve_setup {
     bool plain_prompts;        /* names of special tokens in prompts are text, not those tokens */
     bool can_score_prompt;     /* on_prompt is there, so that echo with logprobs can be answered */
     int32_t n_ctx;             /* most tokens of a sequence; 0: the scheduler judges that */
-    int32_t n_slot;            /* id_slot is below this; 0: the field is passed over */
+    int32_t n_slot;            /* an id_slot below this is a slot; 0: the field is passed over */
     bool finds;                /* conversations go on where no slot is named, too */
     bool pins;                 /* a keep policy pins what such a chat begins with */
     int64_t now;               /* local seconds since 1970 for templates; 0: none */

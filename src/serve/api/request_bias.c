@@ -40,7 +40,7 @@ static bool read_bias(struct serve_reader *rd, const char *name, const json_t *v
     if (json_is_false(value) || (json_is_number(value) && fabs(json_number_value(value)) <= 1e6))
         return true;
     SERVE_FAULT(rd, "logit_bias", "logit_bias: %s, for token %s, is no number up to 1000000",
-                serve_show(value, buf), name);
+                request_show(rd, value, buf), name);
     return false;
 }
 
@@ -48,8 +48,11 @@ static void add_id(struct serve_reader *rd, struct biases *list, int64_t id, con
 {
     char name[32];
     float bias = 0.0f;
+    pith_model_info info = {.n_vocab = INT32_MAX};
     snprintf(name, sizeof(name), "%lld", (long long)id);
-    if (id < 0 || id > INT32_MAX)
+    if (rd->setup->model != NULL)
+        pith_model_get_info(rd->setup->model, &info);
+    if (id < 0 || id >= info.n_vocab)
         SERVE_FAULT(rd, "logit_bias", "logit_bias: %s is not a token id", name);
     else if (read_bias(rd, name, value, &bias))
         add(rd, list, (int32_t)id, bias);
@@ -102,7 +105,7 @@ static void read_pairs(struct serve_reader *rd, const json_t *pairs, struct bias
             add_text(rd, list, json_string_value(token), json_string_length(token), value);
         else
             SERVE_FAULT(rd, "logit_bias", "logit_bias[%zu]: %s is not a pair of a token and a bias",
-                        i, serve_show(pair, buf));
+                        i, request_show(rd, pair, buf));
     }
 }
 

@@ -123,14 +123,14 @@ json_t *request_need(struct serve_reader *rd, json_t *value);
 void request_set(struct serve_reader *rd, json_t *object, const char *key, json_t *value);
 void request_append(struct serve_reader *rd, json_t *array, json_t *value);
 
-/* A value, or the beginning of a text, as a sentence names it, in buf [SERVE_SHOW]; returns buf. */
-#define SERVE_SHOW 64
-const char *serve_show(const json_t *value, char *buf);
-const char *serve_show_text(const char *text, size_t len, char *buf);
+/* serve_show of a value of the body; a number is shown as it was written. */
+const char *request_show(const struct serve_reader *rd, const json_t *value, char *buf);
 
 /* The value of a key; NULL where there is none or null. */
 json_t *request_get(const json_t *object, const char *key);
 bool request_whole(const json_t *value, int64_t *out);
+/* A number above all whole ones that request_whole reads, whose fraction no double has. */
+bool request_huge(const json_t *value);
 /* A whole number that is the most of something; one that is above all limits is the highest. */
 bool request_ceiling(const json_t *value, int32_t *out);
 /* A whole number of 64 bits, with or without sign. */

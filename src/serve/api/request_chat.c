@@ -31,7 +31,8 @@ static json_t *join_parts(struct serve_reader *rd, size_t i, const json_t *parts
         if (type == NULL)
             SERVE_FAULT(rd, "messages", "%s: is missing", where);
         else if (!request_is(type, "text") && !request_is(type, "refusal"))
-            SERVE_FAULT(rd, "messages", "%s: %s is not \"text\"", where, serve_show(type, buf));
+            SERVE_FAULT(rd, "messages", "%s: %s is not \"text\"", where,
+                        request_show(rd, type, buf));
         snprintf(where, sizeof(where), "messages[%zu].content[%zu].text", i, k);
         if (request_is_bad(rd) || !request_text(rd, "messages", where, text_of(part)))
             return NULL;
@@ -91,7 +92,8 @@ static json_t *read_arguments(struct serve_reader *rd, const char *where, json_t
     if (arguments == NULL)
         return request_need(rd, json_object());
     if (!json_is_string(arguments)) {
-        SERVE_FAULT(rd, "messages", "%s: %s is not a string", where, serve_show(arguments, buf));
+        SERVE_FAULT(rd, "messages", "%s: %s is not a string", where,
+                    request_show(rd, arguments, buf));
         return NULL;
     }
     json_t *object = serve_json_load(&rd->r->source.numbers, json_string_value(arguments),

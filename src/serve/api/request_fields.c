@@ -67,23 +67,16 @@ static bool in_range(struct serve_reader *rd, const struct field *f, const json_
     double x = json_number_value(value);
     if (x >= f->min && x <= f->max)
         return true;
-    SERVE_FAULT(rd, f->key, "%s: %s is not between %.10g and %.10g", f->key, serve_show(value, buf),
-                f->min, f->max);
+    SERVE_FAULT(rd, f->key, "%s: %s is not between %.10g and %.10g", f->key,
+                request_show(rd, value, buf), f->min, f->max);
     return false;
-}
-
-/* A number as it was written. */
-static const char *digits_of(const struct serve_reader *rd, const json_t *value, char *buf)
-{
-    const char *digits = serve_json_digits(&rd->r->source.numbers, value);
-    return digits != NULL ? serve_show_text(digits, strlen(digits), buf) : serve_show(value, buf);
 }
 
 static void read_field(struct serve_reader *rd, const struct field *f, const json_t *value)
 {
     void *at = (char *)rd->r + f->offset;
     char buf[SERVE_SHOW];
-    int64_t whole;
+    int64_t whole = 0;
     int32_t most;
     switch (f->type) {
     case FIELD_MOST:
@@ -93,9 +86,9 @@ static void read_field(struct serve_reader *rd, const struct field *f, const jso
             *(int32_t *)at = most;
         break;
     case FIELD_INT:
-        if (!request_whole(value, &whole))
+        if (!request_whole(value, &whole) && !request_huge(value))
             request_wrong_type(rd, f->key, value, "a whole number");
-        else if (in_range(rd, f, value))
+        else if (in_range(rd, f, value)) /* no huge one is */
             *(int32_t *)at = (int32_t)whole;
         break;
     case FIELD_SEED: /* any whole number of 64 bits; -1 is none */
@@ -103,7 +96,7 @@ static void read_field(struct serve_reader *rd, const struct field *f, const jso
             *(uint64_t *)at = rd->setup->any_seed;
         else if (!request_seed(rd, value, at))
             SERVE_FAULT(rd, f->key, "%s: %s is not a whole number of 64 bits", f->key,
-                        digits_of(rd, value, buf));
+                        request_show(rd, value, buf));
         break;
     case FIELD_FLOAT:
         if (!json_is_number(value))
@@ -222,12 +215,13 @@ static void read_place(struct serve_reader *rd, const json_t *body)
     char buf[SERVE_SHOW];
     const json_t *slot = request_get(body, "id_slot"), *salt = request_get(body, "cache_salt");
     int64_t id;
-    if (slot != NULL && !request_whole(slot, &id))
+    bool huge = request_huge(slot);
+    if (slot != NULL && !huge && !request_whole(slot, &id))
         request_wrong_type(rd, "id_slot", slot, "a whole number");
-    else if (slot != NULL && (id < -1 || (rd->setup->n_slot > 0 && id >= rd->setup->n_slot)))
-        SERVE_FAULT(rd, "id_slot", "id_slot: %s is not between -1 and %d", serve_show(slot, buf),
-                    rd->setup->n_slot - 1);
-    else if (slot != NULL && rd->setup->n_slot > 0)
+    else if (slot != NULL && (huge || id < -1 || (rd->setup->n_slot > 0 && id >= PITH_SLOT_MAX)))
+        SERVE_FAULT(rd, "id_slot", "id_slot: %s is not between -1 and %d",
+                    request_show(rd, slot, buf), PITH_SLOT_MAX - 1);
+    else if (slot != NULL && id < rd->setup->n_slot) /* one above is found by its tokens, as any */
         rd->r->cache.slot = (int32_t)id;
     if (rd->r->cache.slot >= 0 && rd->r->n_answer > 1)
         SERVE_FAULT(rd, "n", "n: %d answers do not fit in one slot, id_slot %d", rd->r->n_answer,

@@ -13,8 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SHOWN_CHARS 40
-
 /* ---- memory ---- */
 
 /* Blocks of a request, so that they are freed together. */
@@ -63,6 +61,19 @@ void serve_fault_set(struct serve_fault *fault, int code, const char *type, cons
             *c = ' ';
 }
 
+/* The engine's names of fields that a body has under others. */
+static const char *named(const char *message, const char **param)
+{
+    static const char *const budgets[] = {"budget: ", "pith: budget: "};
+    for (size_t i = 0; i < 2; i++)
+        if (strncmp(message, budgets[i], strlen(budgets[i])) == 0) {
+            *param = "pith.budget";
+            return message + strlen(budgets[i]);
+        }
+    *param = NULL;
+    return message;
+}
+
 void serve_fault_status(struct serve_fault *fault, pith_status status, const char *message,
                         int64_t n_prompt, int64_t n_ctx)
 {
@@ -79,8 +90,9 @@ void serve_fault_status(struct serve_fault *fault, pith_status status, const cha
         if (map[i].status == status) {
             bool full = fault->code == 0 && n_ctx > 0 && n_prompt >= n_ctx &&
                         (status == PITH_CONTEXT || status == PITH_KV_FULL);
-            serve_fault_set(fault, map[i].code, full ? SERVE_CONTEXT : map[i].type, NULL, "%s",
-                            message);
+            const char *param, *rest = named(message, &param);
+            serve_fault_set(fault, map[i].code, full ? SERVE_CONTEXT : map[i].type, param, "%s%s%s",
+                            param != NULL ? param : "", param != NULL ? ": " : "", rest);
             if (full) {
                 fault->n_prompt_tokens = n_prompt;
                 fault->n_ctx = n_ctx;
@@ -121,46 +133,10 @@ void request_append(struct serve_reader *rd, json_t *array, json_t *value)
 
 /* ---- sentences ---- */
 
-const char *serve_show_text(const char *text, size_t len, char *buf)
+const char *request_show(const struct serve_reader *rd, const json_t *value, char *buf)
 {
-    size_t n = len < SHOWN_CHARS ? len : SHOWN_CHARS;
-    while (n > 0 && n < len && ((unsigned char)text[n] & 0xc0) == 0x80)
-        n--; /* not within a character */
-    for (size_t i = 0; i < n; i++)
-        buf[i] = (unsigned char)text[i] < 0x20 || text[i] == 0x7f ? ' ' : text[i];
-    snprintf(buf + n, SERVE_SHOW - n, "%s", n < len ? "..." : "");
-    return buf;
-}
-
-const char *serve_show(const json_t *value, char *buf)
-{
-    char text[SERVE_SHOW];
-    if (value == NULL)
-        return memcpy(buf, "nothing", 8);
-    switch (json_typeof(value)) {
-    case JSON_STRING:
-        serve_show_text(json_string_value(value), json_string_length(value), text);
-        snprintf(buf, SERVE_SHOW, "\"%.*s\"", SERVE_SHOW - 3, text);
-        break;
-    case JSON_INTEGER:
-        snprintf(buf, SERVE_SHOW, "%lld", (long long)json_integer_value(value));
-        break;
-    case JSON_REAL:
-        snprintf(buf, SERVE_SHOW, "%.17g", json_real_value(value));
-        break;
-    case JSON_ARRAY:
-        snprintf(buf, SERVE_SHOW, "an array of %zu", json_array_size(value));
-        break;
-    case JSON_OBJECT:
-        snprintf(buf, SERVE_SHOW, "an object");
-        break;
-    default:
-        snprintf(buf, SERVE_SHOW, "%s",
-                 json_is_true(value)    ? "true"
-                 : json_is_false(value) ? "false"
-                                        : "null");
-    }
-    return buf;
+    const char *digits = serve_json_digits(&rd->r->source.numbers, value);
+    return digits != NULL ? serve_show_text(digits, strlen(digits), buf) : serve_show(value, buf);
 }
 
 /* Digits of an unsigned number of 64 bits, or of a signed one where there is a sign. */
@@ -197,7 +173,7 @@ void request_wrong_type(struct serve_reader *rd, const char *key, const json_t *
                         const char *expected)
 {
     char buf[SERVE_SHOW];
-    SERVE_FAULT(rd, key, "%s: %s is not %s", key, serve_show(value, buf), expected);
+    SERVE_FAULT(rd, key, "%s: %s is not %s", key, request_show(rd, value, buf), expected);
 }
 
 /* ---- values ---- */
@@ -218,6 +194,11 @@ bool request_whole(const json_t *value, int64_t *out)
     return true;
 }
 
+bool request_huge(const json_t *value)
+{
+    return json_is_real(value) && fabs(json_real_value(value)) > 0x1p53;
+}
+
 bool request_text(struct serve_reader *rd, const char *param, const char *where,
                   const json_t *value)
 {
@@ -225,7 +206,7 @@ bool request_text(struct serve_reader *rd, const char *param, const char *where,
     if (value == NULL || json_is_null(value))
         SERVE_FAULT(rd, param, "%s: is missing", where);
     else if (!json_is_string(value))
-        SERVE_FAULT(rd, param, "%s: %s is not a string", where, serve_show(value, buf));
+        SERVE_FAULT(rd, param, "%s: %s is not a string", where, request_show(rd, value, buf));
     return json_is_string(value);
 }
 
@@ -237,7 +218,7 @@ const char *request_string(struct serve_reader *rd, const char *param, const cha
         return NULL;
     if (strlen(json_string_value(value)) == json_string_length(value))
         return json_string_value(value);
-    SERVE_FAULT(rd, param, "%s: %s has a zero byte", where, serve_show(value, buf));
+    SERVE_FAULT(rd, param, "%s: %s has a zero byte", where, request_show(rd, value, buf));
     return NULL;
 }
 
@@ -264,7 +245,8 @@ int request_word(struct serve_reader *rd, const char *param, const char *where, 
     if (value == NULL)
         SERVE_FAULT(rd, param, "%s: is missing", where);
     else
-        SERVE_FAULT(rd, param, "%s: %s is not one of %s", where, serve_show(value, buf), list);
+        SERVE_FAULT(rd, param, "%s: %s is not one of %s", where, request_show(rd, value, buf),
+                    list);
     return -1;
 }
 

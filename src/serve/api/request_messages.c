@@ -31,7 +31,7 @@ static json_t *text_of(struct serve_reader *rd, const char *where, const json_t 
         const json_t *type = request_get(block, "type");
         snprintf(at, sizeof(at), "%s[%zu]", where, i);
         if (block != NULL && !request_is(type, "text")) {
-            SERVE_FAULT(rd, where, "%s.type: %s is not \"text\"", at, serve_show(type, buf));
+            SERVE_FAULT(rd, where, "%s.type: %s is not \"text\"", at, request_show(rd, type, buf));
             return NULL;
         }
         const json_t *text = block != NULL ? request_get(block, "text") : content;
@@ -111,7 +111,7 @@ static void add_block(struct serve_reader *rd, const char *where, json_t *block,
         return; /* it cannot be read here */
     } else {
         SERVE_FAULT(rd, "messages", "%s.type: %s is not one that is supported here", where,
-                    serve_show(type, buf));
+                    request_show(rd, type, buf));
     }
 }
 
@@ -279,7 +279,7 @@ static void read_limits(struct serve_reader *rd, const json_t *body, json_t *out
         SERVE_FAULT(rd, "max_tokens", "max_tokens: is missing");
     else if (most != NULL && (!request_ceiling(most, &n) || n < 1))
         SERVE_FAULT(rd, "max_tokens", "max_tokens: %s is not a whole number of 1 or more",
-                    serve_show(most, buf));
+                    request_show(rd, most, buf));
     if (most != NULL)
         request_set(rd, out, "max_tokens", json_incref(most));
     if (stop != NULL && !json_is_array(stop))

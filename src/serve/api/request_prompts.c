@@ -45,7 +45,7 @@ static bool read_id(struct serve_reader *rd, const json_t *id, int32_t *out)
     if (rd->setup->model != NULL)
         pith_model_get_info(rd->setup->model, &info);
     if (!request_whole(id, &value) || value < 0 || value >= info.n_vocab) {
-        SERVE_FAULT(rd, "prompt", "prompt: %s is not a token id", serve_show(id, buf));
+        SERVE_FAULT(rd, "prompt", "prompt: %s is not a token id", request_show(rd, id, buf));
         return false;
     }
     *out = (int32_t)value;

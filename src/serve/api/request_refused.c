@@ -85,7 +85,7 @@ static void refuse_other_outputs(struct serve_reader *rd, const json_t *modaliti
     for (size_t i = 0; i < json_array_size(modalities); i++)
         if (!request_is(json_array_get(modalities, i), "text"))
             SERVE_FAULT(rd, "modalities", "modalities: %s is not supported, \"text\" is",
-                        serve_show(json_array_get(modalities, i), buf));
+                        request_show(rd, json_array_get(modalities, i), buf));
 }
 
 static void refuse_contradictions(struct serve_reader *rd, const json_t *body)
@@ -94,8 +94,8 @@ static void refuse_contradictions(struct serve_reader *rd, const json_t *body)
     const json_t *best_of = request_get(body, "best_of");
     int64_t best;
     if (best_of != NULL && (!request_whole(best_of, &best) || best != rd->r->n_answer))
-        SERVE_FAULT(rd, "best_of", "best_of: %s is not n, which is %d", serve_show(best_of, buf),
-                    rd->r->n_answer);
+        SERVE_FAULT(rd, "best_of", "best_of: %s is not n, which is %d",
+                    request_show(rd, best_of, buf), rd->r->n_answer);
     if (rd->r->reply.echo && rd->r->api != SERVE_TEXT)
         SERVE_FAULT(rd, "echo", "echo: true is for /v1/completions only");
     else if (rd->r->reply.echo && rd->r->reply.top_logprobs >= 0 && !rd->setup->can_score_prompt)
@@ -115,9 +115,9 @@ void request_refuse_unsupported(struct serve_reader *rd, const json_t *body)
         const struct refused *f = &refused[i];
         const json_t *value = request_get(body, f->key);
         if (value != NULL && !asks_nothing(f, value))
-            SERVE_FAULT(rd, f->key, "%s: %s is not supported%s%s%s", f->key, serve_show(value, buf),
-                        f->instead != NULL ? ", but " : "", f->instead != NULL ? f->instead : "",
-                        f->instead != NULL ? " is" : "");
+            SERVE_FAULT(rd, f->key, "%s: %s is not supported%s%s%s", f->key,
+                        request_show(rd, value, buf), f->instead != NULL ? ", but " : "",
+                        f->instead != NULL ? f->instead : "", f->instead != NULL ? " is" : "");
     }
     refuse_other_outputs(rd, request_get(body, "modalities"));
     refuse_contradictions(rd, body);

@@ -25,7 +25,7 @@ static json_t *content_of(struct serve_reader *rd, const char *where, json_t *co
             known = known || request_is(type, types[k]);
         snprintf(at, sizeof(at), "%s[%zu].type", where, i);
         if (!known)
-            SERVE_FAULT(rd, "input", "%s: %s is no text", at, serve_show(type, buf));
+            SERVE_FAULT(rd, "input", "%s: %s is no text", at, request_show(rd, type, buf));
         json_t *text = request_get(part, request_is(type, "refusal") ? "refusal" : "text");
         snprintf(at, sizeof(at), "%s[%zu].text", where, i);
         if (request_is_bad(rd) || !request_text(rd, "input", at, text))
@@ -154,7 +154,7 @@ static void add_item(struct serve_reader *rd, size_t i, const json_t *item, json
         add_reasoning(rd, where, item, list);
     else
         SERVE_FAULT(rd, "input", "%s.type: %s is not one that is supported here", where,
-                    serve_show(type, buf));
+                    request_show(rd, type, buf));
 }
 
 /* ---- messages ---- */
@@ -270,11 +270,11 @@ static void refuse_logprobs(struct serve_reader *rd, const json_t *body)
     const json_t *top = request_get(body, "top_logprobs"), *include = request_get(body, "include");
     if (top != NULL && !(json_is_number(top) && json_number_value(top) <= 0))
         SERVE_FAULT(rd, "top_logprobs", "top_logprobs: %s is not supported in responses",
-                    serve_show(top, buf));
+                    request_show(rd, top, buf));
     for (size_t i = 0; i < json_array_size(include); i++)
         if (request_is(json_array_get(include, i), "message.output_text.logprobs"))
             SERVE_FAULT(rd, "include", "include: %s is not supported in responses",
-                        serve_show(json_array_get(include, i), buf));
+                        request_show(rd, json_array_get(include, i), buf));
 }
 
 static void refuse_memory(struct serve_reader *rd, const json_t *body)
@@ -285,7 +285,7 @@ static void refuse_memory(struct serve_reader *rd, const json_t *body)
         const json_t *value = request_get(body, keys[i]);
         if (value != NULL)
             SERVE_FAULT(rd, keys[i], "%s: %s is not known, as responses are not stored", keys[i],
-                        serve_show(value, buf));
+                        request_show(rd, value, buf));
     }
     if (json_is_true(request_get(body, "background")))
         SERVE_FAULT(rd, "background", "background: true is not supported");

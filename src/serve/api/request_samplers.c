@@ -82,7 +82,8 @@ void request_read_samplers(struct serve_reader *rd, const json_t *samplers)
         request_wrong_type(rd, "samplers", samplers, "an array of names or a string of letters");
     for (size_t i = 0; i < json_array_size(samplers); i++) {
         const json_t *one = json_array_get(samplers, i);
-        if (!use_sampler(rd, find(json_string_value(one), '\0'), serve_show(one, buf), &steps))
+        if (!use_sampler(rd, find(json_string_value(one), '\0'), request_show(rd, one, buf),
+                         &steps))
             return;
     }
     for (; text != NULL && *text != '\0'; text++)

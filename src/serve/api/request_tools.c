@@ -49,7 +49,7 @@ static void read_named(struct serve_reader *rd, const json_t *choice, const json
         return;
     if (find_tool(tools, text) == NULL)
         SERVE_FAULT(rd, "tool_choice", "tool_choice.function.name: %s is none of %zu tools",
-                    serve_show(name, buf), json_array_size(tools));
+                    request_show(rd, name, buf), json_array_size(tools));
     rd->r->calls.choice = SERVE_CHOICE_REQUIRED;
     rd->r->calls.name = text;
 }

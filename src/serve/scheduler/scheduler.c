@@ -253,8 +253,9 @@ static pith_status check_prompt(const struct pith_scheduler *s, const pith_reque
 static pith_status check_slot(const struct pith_scheduler *s, const pith_request *q,
                               pith_error *err)
 {
-    PI_TRY(pi_check_range("slot", q->slot, PITH_SLOT_ANY, s->params.n_slot - 1, err));
-    if (q->slot >= 0 && q->n_answer != 1)
+    int32_t last = s->params.n_slot > 0 ? PITH_SLOT_MAX - 1 : -1;
+    PI_TRY(pi_check_range("slot", q->slot, PITH_SLOT_ANY, last, err));
+    if (q->slot >= 0 && q->slot < s->params.n_slot && q->n_answer != 1)
         return pi_fail(err, PITH_INVALID, "n_answer: %d answers cannot be parked in one slot",
                        q->n_answer);
     if (q->on_prompt != NULL)
@@ -372,11 +373,13 @@ static size_t lay_out(struct request *r, const pith_request *q, const pith_gener
     return used;
 }
 
-/* Where every prompt is to be computed whole, no request finds a conversation by its tokens. */
+/* Where every prompt is to be computed whole, no request finds a conversation by its tokens. A
+   place of the scheduler's own may be another conversation's by now: tokens decide there, too. */
 static int32_t slot_of(const struct pith_scheduler *s, const pith_request *q)
 {
     bool none = s->params.no_prefix || s->params.n_slot == 0;
-    return q->slot == PITH_SLOT_ANY && none ? -1 : q->slot;
+    bool any = q->slot == PITH_SLOT_ANY || q->slot >= s->params.n_slot;
+    return any ? (none ? -1 : PITH_SLOT_ANY) : q->slot;
 }
 
 /* A sequence's own budget, which was checked. A conversation that is parked or cached under one

@@ -359,6 +359,7 @@ static void start_running(struct pith_scheduler *s, struct sched_answer *a)
         s->stats.parked_tokens += a->tally.n_from_park;
         s->stats.reuse_differs += a->tally.reuse == PITH_REUSE_DIFFERS;
         s->stats.reuse_policy += a->tally.reuse == PITH_REUSE_POLICY;
+        s->stats.reuse_short += a->tally.reuse == PITH_REUSE_SHORT;
         s->stats.reuse_dropped += a->tally.reuse == PITH_REUSE_DROPPED;
     }
     if (s->engine->traits.bounded) {

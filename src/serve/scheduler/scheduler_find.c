@@ -58,6 +58,7 @@ static bool lost_pins(const pith_seq *seq, const struct request *r)
 struct match {
     int32_t slot;   /* -1: none */
     int32_t n;      /* tokens that the answer can go on from */
+    int32_t n_able; /* and before the rule that a copy saves a page */
     int32_t common; /* tokens that both begin with */
     bool told;      /* n counts what recall read in front of questions, too */
 };
@@ -92,6 +93,7 @@ static struct match look_at(const struct pith_scheduler *s, const struct sched_a
         m.told = is_told(seq, r, m.common);
         m.n = m.told ? seq->n_token : reusable(seq, a);
     }
+    m.n_able = m.n;
     bool part = m.n < seq->n_token;
     if (part && i != r->slot && m.n < kv_cache_geometry(s->engine->kv)->page_len)
         m.n = 0;
@@ -150,8 +152,10 @@ static void say_why(const struct pith_scheduler *s, struct sched_answer *a,
     int32_t n_gone;
     a->tally.reuse = PITH_REUSE_NEW;
     if (is_its_own(s, a, like)) {
-        bool exact = best->n >= pi_min(like->common, r->n_prompt - 1);
-        a->tally.reuse = exact ? PITH_REUSE_DIFFERS : PITH_REUSE_POLICY;
+        int32_t n_exact = pi_min(like->common, r->n_prompt - 1);
+        a->tally.reuse = best->n >= n_exact        ? PITH_REUSE_DIFFERS
+                         : like->n_able >= n_exact ? PITH_REUSE_SHORT
+                                                   : PITH_REUSE_POLICY;
         a->tally.differs_at = like->common;
     }
     if (own != NULL && own->seq != NULL && own->salt != r->salt)

@@ -21,9 +21,8 @@
 #include "base/mem.h"
 #include "engine/over_ranks.h"
 
-#define PLACES_MORE 16       /* that are added at a time */
-#define RETURNS_ROWS 8       /* places to return to that keep a row of logits */
-#define PLACES_MAX (1 << 20) /* slots included: more conversations than any memory holds */
+#define PLACES_MORE 16 /* that are added at a time */
+#define RETURNS_ROWS 8 /* places to return to that keep a row of logits */
 
 /* ---- slots of answers ---- */
 
@@ -137,8 +136,9 @@ static int32_t find_place(struct pith_scheduler *s)
         if (s->park.slot[i].seq == NULL && s->park.slot[i].runs == NULL)
             return i;
     int32_t n = s->park.n_slot + PLACES_MORE;
-    struct slot *slot =
-        n <= PLACES_MAX ? pi_mem_grow(PI_MEM_OTHER, s->park.slot, (size_t)n, sizeof(*slot)) : NULL;
+    struct slot *slot = n <= PITH_SLOT_MAX
+                            ? pi_mem_grow(PI_MEM_OTHER, s->park.slot, (size_t)n, sizeof(*slot))
+                            : NULL;
     if (slot == NULL)
         return -1;
     for (int32_t i = s->park.n_slot; i < n; i++)
@@ -467,7 +467,7 @@ pith_status pith_scheduler_slot_restore(pith_scheduler *s, int32_t i, const char
     if (s == NULL)
         return pi_fail(err, PITH_INVALID,
                        "pith_scheduler_slot_restore: scheduler must not be NULL");
-    PI_TRY(check_slot(s, "pith_scheduler_slot_restore", i, s->params.n_slot, err));
+    PI_TRY(check_slot(s, "pith_scheduler_slot_restore", i, s->park.n_slot, err));
     if (path == NULL)
         return pi_fail(err, PITH_INVALID, "pith_scheduler_slot_restore: path must not be NULL");
     PI_TRY(pi_over_ranks_check_file(err));

@@ -192,13 +192,14 @@ static void refuse(const char *keep, const char *share, const char *budget, pith
 TEST(refuses_budgets_that_do_not_fit)
 {
     const char *tokens_keep = "streaming:budget=96,sinks=4,window=16";
-    refuse(tokens_keep, NULL, "25%", PITH_INVALID, "25%: the engine's is entries (512), or none");
-    refuse(tokens_keep, NULL, "1MiB", PITH_INVALID, "1MiB: the engine's is entries");
+    refuse(tokens_keep, NULL, "25%", PITH_INVALID,
+           "25% is not a number of entries, as the engine's is");
+    refuse(tokens_keep, NULL, "1MiB", PITH_INVALID, "1MiB is not a number of entries");
     refuse(tokens_keep, NULL, "few", PITH_INVALID, "\"few\" is no number of tokens");
     refuse(tokens_keep, NULL, "64,slack=3", PITH_INVALID, "slack");
     refuse(tokens_keep, NULL, "", PITH_INVALID, "budget");
     refuse(tokens_keep, NULL, "8", PITH_INVALID, "a budget of 8 entries is smaller than the 20");
-    refuse("knorm:budget=25%", NULL, "64", PITH_INVALID, "64: the engine's is a share");
+    refuse("knorm:budget=25%", NULL, "64", PITH_INVALID, "64 is not a share of the tokens");
     refuse("knorm:budget=25%", NULL, "101%", PITH_INVALID, "101%");
     refuse("knorm:budget=1MiB", NULL, "50KiB", PITH_INVALID, "a size");
     refuse(NULL, NULL, "25%", PITH_INVALID, "no keep policy");

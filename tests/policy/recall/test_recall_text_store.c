@@ -487,6 +487,33 @@ TEST(refuses_files_of_others)
     expect_open(in_folder("later.db"), PITH_UNSUPPORTED, "version 2");
 }
 
+/* Neither the file nor what its log holds is touched. */
+TEST(files_of_others_stay_as_they_are)
+{
+    static const char *const journals[] = {"DELETE", "WAL"};
+    char line[600], dir[200];
+    snprintf(dir, sizeof(dir), "%s", in_folder(""));
+    for (size_t i = 0; i < PI_LEN(journals); i++) {
+        sqlite3 *db = open_raw(in_folder("own.db"));
+        snprintf(line, sizeof(line), "PRAGMA journal_mode=%s; CREATE TABLE diary(day)",
+                 journals[i]);
+        raw(db, line);
+        /* As a program that was killed leaves it. */
+        snprintf(line, sizeof(line),
+                 "cd '%s' && for f in own.db*; do cp $f left.${f#own.} && cp $f was.${f#own.};"
+                 " done",
+                 dir);
+        assert_int_equal(system(line), 0);
+        sqlite3_close(db);
+        expect_open(in_folder("left.db"), PITH_FORMAT, "not a recall store");
+        snprintf(line, sizeof(line),
+                 "cd '%s' && for f in was.db was.db-wal; do"
+                 " [ ! -e $f ] || cmp $f left.${f#was.} || exit 1; done; rm -f own.* left.* was.*",
+                 dir);
+        assert_int_equal(system(line), 0);
+    }
+}
+
 /* Any page of the file is overwritten. The file opens or not. Each question then gives an error or
    a correct answer. */
 TEST(damaged_files_answer_right_or_not_at_all)

@@ -597,7 +597,7 @@ pith_status keep_read_scale(const struct keep_config *c, const struct policy_bud
                             const struct kv_geometry *g, const char *text, double *scale,
                             pith_error *err)
 {
-    static const char *const units[] = {"entries (512)", "a share of the tokens (25%)", "bytes"};
+    static const char *const units[] = {"a number of entries", "a share of the tokens", "bytes"};
     static const struct policy_param params[] = {
         {"budget", POLICY_TYPE_BUDGET, 0, 1, KEEP_COUNT_MAX, "1024", "", NULL},
         {.key = NULL},
@@ -619,8 +619,8 @@ pith_status keep_read_scale(const struct keep_config *c, const struct policy_bud
                        "sequences (none)",
                        text);
     if (own.unit != whole->unit)
-        return pi_fail(err, PITH_INVALID, "budget: %.32s: the engine's is %s, or none", text,
-                       units[whole->unit]);
+        return pi_fail(err, PITH_INVALID, "budget: %.32s is not %s, as the engine's is, nor none",
+                       text, units[whole->unit]);
     *scale = (double)own.value / (double)whole->value;
     return check_lanes(c, g, *scale, err);
 }
