@@ -354,8 +354,8 @@ static void abandon(struct batch *b)
 
 /* ---- the command ---- */
 
-/* Without -c and --kv-memory: as many sequences as can run at the same time. Where nobody knows
-   what there is room for, one. */
+/* Without -c and --kv-memory: as many sequences as can run at the same time. Where the room
+   for them is unknown, one. */
 static void size_memory(struct batch *b, struct memory_options *memory)
 {
     int64_t n = 0;

@@ -202,7 +202,7 @@ static int64_t free_bytes(const struct session *s, const struct model_options *m
     return rest;
 }
 
-/* What the process takes beside KV memory, of both models. */
+/* Bytes of the process beside KV memory, of both models. */
 static int64_t process_bytes(const struct session *s, const struct model_options *m,
                              const pith_engine_params *p)
 {
@@ -243,7 +243,7 @@ static int64_t bytes_of(struct session *s, const struct model_options *m,
     return bytes - taken - s->swap_bytes;
 }
 
-/* What is known of the conversations that a drafting model is for. */
+/* How long conversations are that a drafting model is for: as said, at most so, or several. */
 enum draft_length { LENGTH_KNOWN, LENGTH_MOST, LENGTH_SEVERAL };
 
 static int64_t part_of(int64_t all, double mine, double other)
@@ -342,9 +342,10 @@ static void divide(struct session *s, const struct model_options *m, const struc
     s->draft_bytes = draft_part(s, m, n, all, need, length);
     goal->bytes = all - s->draft_bytes;
     if (goal->bytes <= 0)
-        cli_fail("--kv %s: the drafting model's KV memory for %d tokens takes %s of the %s that "
-                 "are left beside weights, buffers and tables: give --kv more, or no --draft %s",
-                 o->kv, n, cli_bytes(need, takes), cli_bytes(all, there), s->drafting);
+        cli_fail(
+            "--kv %s leaves %s beside weights and buffers, of which --draft %s takes %s for %d "
+            "tokens: nothing is left to the model",
+            o->kv, cli_bytes(all, there), s->drafting, cli_bytes(need, takes), n);
 }
 
 static void plan(struct session *s, const struct model_options *m, struct memory_options *o,

@@ -271,7 +271,7 @@ TEST(tokens_can_be_drafted_under_a_plan_for_drafts)
         pith_plan_apply(&plan, &p);
         check(pith_policies_fit(&p, PITH_USE_DRAFT, &err), &err);
         assert_null(p.recall);
-        /* What is named stands, and is refused. */
+        /* A policy that is named stands, and is refused. */
         p = open_params();
         p.keep = "h2o";
         expect(pith_plan_make(model, &p, &goal, &plan, &err), &err, PITH_INVALID,
