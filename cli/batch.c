@@ -102,7 +102,8 @@ static const struct option schedule_option_table[] = {
      .help = "share of the KV memory that stays free when a request begins"},
     {"--max-preempt", NULL, "N", OPTION_INT, AT(max_preempt), .max = INT32_MAX,
      .help = "a request that was put back so often gets all its memory first"},
-    {"--swap", NULL, "SIZE", OPTION_BYTES, AT(swap_bytes), .max = 0x1p62, .absent = "1GiB",
+    {"--swap", NULL, "SIZE", OPTION_BYTES, AT(swap_bytes), .max = 0x1p62,
+     .absent = "1GiB; with a size or auto of --kv 0",
      .help = "host memory for requests that are put back and cannot be computed again"},
     {"--no-prefix", NULL, NULL, OPTION_FLAG, AT(no_prefix),
      .help = "compute every prompt whole, also a beginning that others share",
@@ -139,7 +140,7 @@ static void defaults(void *options)
         .step_tokens = p.step_tokens,
         .reserve = (float)p.reserve,
         .watermark = (float)p.watermark,
-        .swap_bytes = p.swap_bytes,
+        .swap_bytes = -1,
         .max_preempt = p.max_preempt,
     };
     sample_options_default(&o->sample);
@@ -352,26 +353,22 @@ static void abandon(struct batch *b)
 
 /* ---- the command ---- */
 
-/* Without -c and --kv-memory: as many sequences of the trained context as can run at the same time,
-   or half of the available memory. */
+/* Without -c and --kv-memory: as many sequences as can run at the same time. Where the room
+   for them is unknown, one. */
 static void size_memory(struct batch *b, struct memory_options *memory)
 {
-    pith_error err;
-    int64_t bytes, n = 0, most = session_room(b->s.model, &b->o->model);
-    pith_engine_params params = engine_params(&b->o->model, memory);
-    if (memory->n_ctx > 0 || memory->kv_bytes > 0)
-        return;
+    int64_t n = 0;
     for (size_t i = 0; i < b->in.n; i++)
         n += b->in.item[i].done ? 0 : b->in.item[i].n_answer;
     if (n > b->o->schedule.n_seq)
         n = b->o->schedule.n_seq;
-    cli_check(pith_memory_estimate(b->s.model, &params, b->s.info.n_ctx_train, &bytes, &err), &err);
-    if (n < 1 || most <= 0)
+    if (n < 1 || session_room(b->s.model, &b->o->model) <= 0)
         n = 1;
-    memory->kv_bytes = most > 0 && (double)bytes * (double)n > (double)most ? most : bytes * n;
+    budget_several(&b->s, &b->o->model, memory, n);
 }
 
-static pith_scheduler_params scheduler_params(const struct schedule_options *o)
+static pith_scheduler_params scheduler_params(const struct session *s,
+                                              const struct schedule_options *o)
 {
     pith_scheduler_params p;
     pith_scheduler_params_default(&p);
@@ -382,7 +379,8 @@ static pith_scheduler_params scheduler_params(const struct schedule_options *o)
     p.watermark = (double)o->watermark;
     p.no_prefix = o->no_prefix;
     p.pressure = o->pressure;
-    p.swap_bytes = o->swap_bytes;
+    p.swap_bytes = s->swap_bytes;
+    p.n_ctx = budget_context(s);
     p.max_preempt = o->max_preempt;
     p.led = true;
     return p;
@@ -448,7 +446,10 @@ static void begin(struct batch *b)
     (void)engine_params(&b->o->model, &b->o->memory); /* complains before the files are read */
     bool chat = open_files(b);
     b->s.n_ctx = b->o->memory.n_ctx;
+    b->s.drafting = b->o->draft.what;
+    b->s.swap_bytes = b->o->schedule.swap_bytes;
     session_load(&b->s, &b->o->model, false);
+    draft_load(&b->s, &b->o->draft, &b->o->model);
     b->setup.model = b->s.model;
     sample_check(&b->setup.params.sample, b->s.model);
     if (chat)
@@ -457,7 +458,7 @@ static void begin(struct batch *b)
     size_memory(b, &memory);
     pith_ranks_tell(&memory.kv_bytes, sizeof(memory.kv_bytes)); /* rank 0 knows the requests */
     session_start(&b->s, &b->o->model, &memory, 0);
-    pith_scheduler_params params = scheduler_params(&b->o->schedule);
+    pith_scheduler_params params = scheduler_params(&b->s, &b->o->schedule);
     params.draft = draft_start(&b->s, &b->o->draft, &b->o->model);
     cli_check(pith_scheduler_create(b->s.engine, &params, &b->scheduler, &err), &err);
 }

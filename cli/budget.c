@@ -13,10 +13,12 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "draft.h"
 #include "models_folder.h"
 
 #include "pith/calibrate.h"
 #include "pith/policy.h"
+#include "pith/scheduler.h"
 
 /* With --kv auto an eighth stays free for others, and this at least. */
 #define RESERVE_LEAST ((int64_t)256 << 20)
@@ -28,6 +30,9 @@
 /* Tokens of a text that is planned as it is. For a shorter one the share may be less than whole
    pages and protected entries take. It is then planned as a text of this length. */
 #define SHORT_TEXT 1024
+
+/* Of the bytes of f16, what all entries take as q8_0/turbo4, which loses little. */
+#define FEW_BITS 0.41
 
 /* Seconds of `pith calibrate` for a parameter, on two cores of a Zen 5 (82 s for 630 million). */
 #define CALIBRATION_S_PER_PARAM (82.0 / 630e6)
@@ -175,33 +180,114 @@ const char *budget_calibration_time(const pith_model_info *info, char buf[32])
 
 /* ---- the plan ---- */
 
-/* Bytes of KV memory that a value means; 0: a share says it. */
-static int64_t bytes_of(const struct session *s, const struct model_options *m,
+/* On a GPU what fits there beside the weights of both models. Else what the machine has free. */
+static int64_t free_bytes(const struct session *s, const struct model_options *m, bool *on_gpu)
+{
+    pith_error err;
+    char all[32];
+    pith_model_info draft = {0};
+    pith_device_info device;
+    pith_engine_params p = draft_params(m, 1);
+    cli_check(pith_device_find(p.device, &device, &err), &err);
+    *on_gpu = strcmp(device.name, "cpu") != 0;
+    int64_t rest = device.free_bytes / RESERVE_PART;
+    rest = device.free_bytes - (rest > RESERVE_LEAST ? rest : RESERVE_LEAST);
+    if (*on_gpu && s->draft_model != NULL)
+        pith_model_get_info(s->draft_model, &draft);
+    if (*on_gpu)
+        rest = session_room(s->model, m) - draft.weight_bytes;
+    if (rest <= 0)
+        cli_fail("--kv auto: %s of memory are free, which is too little",
+                 cli_bytes(device.free_bytes, all));
+    return rest;
+}
+
+/* Bytes of the process beside KV memory, of both models. */
+static int64_t process_bytes(const struct session *s, const struct model_options *m,
+                             const pith_engine_params *p)
+{
+    pith_error err;
+    int64_t taken, draft, now;
+    cli_check(pith_process_bytes(s->model, p, &taken, &err), &err);
+    if (s->draft_model == NULL)
+        return taken;
+    const pith_engine_params drafting = draft_params(m, p->chunk);
+    cli_check(pith_process_bytes(s->draft_model, &drafting, &draft, &err), &err);
+    cli_check(pith_process_bytes(NULL, NULL, &now, &err), &err);
+    return taken + draft - now;
+}
+
+/* Bytes of KV memory that a value means; 0: a share says it. Unless --swap says so nothing of a
+   size is kept in host memory, where it would be on top. */
+static int64_t bytes_of(struct session *s, const struct model_options *m,
                         const pith_engine_params *p, const char *text, const struct budget *b)
 {
-    int64_t taken;
-    pith_error err;
-    char all[32], there[32];
+    char all[32], aside[32];
+    bool on_gpu = false;
     if (b->share > 0.0)
         return 0;
-    if (b->automatic) {
-        pith_device_info device;
-        cli_check(pith_device_find(p->device, &device, &err), &err);
-        if (strcmp(device.name, "cpu") != 0)
-            return session_room(s->model, m);
-        int64_t rest = device.free_bytes / RESERVE_PART;
-        rest = device.free_bytes - (rest > RESERVE_LEAST ? rest : RESERVE_LEAST);
-        if (rest <= 0)
-            cli_fail("--kv auto: %s of memory are free, which is too little",
-                     cli_bytes(device.free_bytes, all));
-        return rest;
-    }
-    cli_check(pith_process_bytes(s->model, p, &taken, &err), &err);
-    if (b->bytes <= taken)
+    int64_t bytes = b->automatic ? free_bytes(s, m, &on_gpu) : b->bytes;
+    int64_t taken = b->automatic ? 0 : process_bytes(s, m, p);
+    if (on_gpu) /* host memory is none of a GPU's */
+        return bytes;
+    if (s->swap_bytes < 0)
+        s->swap_bytes = 0;
+    if (bytes <= taken)
         cli_fail("--kv %s: weights, buffers and tables of the process take %s, which leaves "
                  "nothing to the KV memory",
-                 text, cli_bytes(taken, there));
-    return b->bytes - taken;
+                 text, cli_bytes(taken, all));
+    if (bytes - taken <= s->swap_bytes)
+        cli_fail("--kv %s: --swap takes %s of the %s that are left beside weights, buffers and "
+                 "tables, which leaves nothing to the KV memory",
+                 text, cli_bytes(s->swap_bytes, aside), cli_bytes(bytes - taken, all));
+    return bytes - taken - s->swap_bytes;
+}
+
+/* How long conversations are that a drafting model is for: as said, at most so, or several. */
+enum draft_length { LENGTH_KNOWN, LENGTH_MOST, LENGTH_SEVERAL };
+
+static int64_t part_of(int64_t all, double mine, double other)
+{
+    return (int64_t)((double)all * (mine / (mine + other)));
+}
+
+/* KV memory of the drafting model for a conversation. It keeps all entries, as far as its context
+   goes. */
+static int64_t draft_need(const struct session *s, const struct model_options *m, int32_t chunk,
+                          int32_t n_token)
+{
+    pith_error err;
+    pith_model_info info;
+    int64_t bytes;
+    if (s->draft_model == NULL)
+        return 0;
+    pith_model_get_info(s->draft_model, &info);
+    const pith_engine_params p = draft_params(m, chunk);
+    cli_check(pith_memory_estimate(s->draft_model, &p,
+                                   n_token < info.n_ctx_train ? n_token : info.n_ctx_train, &bytes,
+                                   &err),
+              &err);
+    return bytes;
+}
+
+/* The drafting model's part of the bytes. One conversation takes no more than `need`, and where its
+   length is known less would be of no use. Several get the part under which both models hold as
+   many tokens. Where not even one fits in full, the other one spends fewer bits. */
+static int64_t draft_part(const struct session *s, const struct model_options *m, int32_t n_token,
+                          int64_t all, int64_t need, enum draft_length length)
+{
+    pith_error err;
+    int64_t full;
+    if (need == 0)
+        return 0;
+    const pith_engine_params p = draft_params(m, 1);
+    cli_check(pith_memory_estimate(s->model, &p, n_token, &full, &err), &err);
+    if (length == LENGTH_SEVERAL && all >= need + full)
+        return part_of(all, (double)need, (double)full);
+    if (length == LENGTH_KNOWN || all >= need + full)
+        return need;
+    int64_t part = part_of(all, (double)need, FEW_BITS * (double)full);
+    return part < need ? part : need;
 }
 
 /* The options as params, of which the plan chooses what is NULL. */
@@ -231,22 +317,56 @@ static void say(const struct session *s, const struct memory_options *o)
             s->path, budget_calibration_time(&s->info, time));
 }
 
+/* Whether drafts were asked for by name, so that no choice may forbid them. */
+static bool must_draft(const struct session *s)
+{
+    return s->drafting != NULL && strcmp(s->drafting, "auto") != 0 &&
+           strcmp(s->drafting, "none") != 0;
+}
+
+/* Sets the bytes of the goal, and the drafting model's. */
+static void divide(struct session *s, const struct model_options *m, const struct memory_options *o,
+                   enum draft_length length, const struct budget *b, pith_plan_goal *goal)
+{
+    char takes[32], there[32];
+    pith_engine_params f16 = engine_params(m, o);
+    f16.type_k = f16.type_v = "f16";
+    f16.kv_tokens = 0;
+    int64_t all = bytes_of(s, m, &f16, o->kv, b);
+    int32_t n = goal->n_token > 0 ? goal->n_token : s->info.n_ctx_train;
+    int64_t need = draft_need(s, m, o->chunk, n);
+    if (b->share > 0.0) {
+        s->draft_bytes = need;
+        return;
+    }
+    s->draft_bytes = draft_part(s, m, n, all, need, length);
+    goal->bytes = all - s->draft_bytes;
+    if (goal->bytes <= 0)
+        cli_fail(
+            "--kv %s leaves %s beside weights and buffers, of which --draft %s takes %s for %d "
+            "tokens: nothing is left to the model",
+            o->kv, cli_bytes(all, there), s->drafting, cli_bytes(need, takes), n);
+}
+
 static void plan(struct session *s, const struct model_options *m, struct memory_options *o,
                  enum budget_use use, int64_t n_token)
 {
     pith_error err;
     struct budget b = budget_parse(o->kv);
-    pith_engine_params p = given_params(m, o), typed = p;
-    pith_plan_goal goal = {
-        .share = b.share, .stats = budget_find_stats(s), .no_text = use == BUDGET_TEXTS};
-    typed.type_k = typed.type_v = "f16";
-    typed.chunk = o->chunk;
+    pith_engine_params p = given_params(m, o);
+    bool several = use == BUDGET_SERVER || use == BUDGET_BATCH;
+    pith_plan_goal goal = {.share = b.share,
+                           .stats = budget_find_stats(s),
+                           .no_text = use == BUDGET_TEXTS,
+                           .drafts = must_draft(s)};
     goal.n_token = o->n_ctx > 0 ? o->n_ctx : n_token < s->info.n_ctx_train ? (int32_t)n_token : 0;
-    goal.bytes = bytes_of(s, m, &typed, o->kv, &b);
+    enum draft_length length = n_token > 0 ? LENGTH_KNOWN : LENGTH_MOST;
+    divide(s, m, o, several ? LENGTH_SEVERAL : length, &b, &goal);
     pith_status status = pith_plan_make(s->model, &p, &goal, &s->plan, &err);
     if (status != PITH_OK && b.share > 0.0 && o->n_ctx == 0 && use != BUDGET_TEXTS &&
         use != BUDGET_QUESTIONS && goal.n_token > 0 && goal.n_token < SHORT_TEXT) {
         goal.n_token = SHORT_TEXT < s->info.n_ctx_train ? SHORT_TEXT : s->info.n_ctx_train;
+        divide(s, m, o, length, &b, &goal);
         status = pith_plan_make(s->model, &p, &goal, &s->plan, NULL);
     }
     if (status != PITH_OK)
@@ -264,8 +384,30 @@ static void plan(struct session *s, const struct model_options *m, struct memory
     o->n_ctx = 0;
     if (use == BUDGET_ONE)
         o->kv_bytes = s->plan.bytes;
-    if ((use == BUDGET_SERVER || use == BUDGET_BATCH) && goal.bytes > 0)
+    if (several)
         o->kv_bytes = goal.bytes;
+}
+
+void budget_several(struct session *s, const struct model_options *m, struct memory_options *o,
+                    int64_t n)
+{
+    pith_error err;
+    int64_t bytes, most = session_room(s->model, m);
+    pith_engine_params params = engine_params(m, o);
+    if (o->n_ctx > 0 || o->kv_bytes > 0)
+        return;
+    int64_t n_token = s->plan.n_token > 0 ? s->plan.n_token : s->info.n_ctx_train;
+    cli_check(pith_memory_estimate(s->model, &params, n_token, &bytes, &err), &err);
+    double times = (double)n, whole = (double)(bytes + s->draft_bytes);
+    if (most > 0 && whole * times > (double)most)
+        times = (double)most / whole;
+    o->kv_bytes = (int64_t)((double)bytes * times);
+    s->draft_bytes = (int64_t)((double)s->draft_bytes * times);
+}
+
+int32_t budget_context(const struct session *s)
+{
+    return s->keep == NULL || strcmp(s->keep, "none") == 0 ? s->plan.n_token : 0;
 }
 
 /* Turns recall on for entries that a keep policy evicts, unless it is declined or the policies do
@@ -279,10 +421,8 @@ static void recall_by_default(const struct session *s, const struct model_option
         return;
     o->recall = "kv";
     pith_engine_params params = engine_params(m, o);
-    bool drafts =
-        s->drafting != NULL && strcmp(s->drafting, "auto") != 0 && strcmp(s->drafting, "none") != 0;
     if (o->chunk < ASKING ||
-        (drafts && pith_policies_fit(&params, PITH_USE_DRAFT, &err) != PITH_OK)) {
+        (must_draft(s) && pith_policies_fit(&params, PITH_USE_DRAFT, &err) != PITH_OK)) {
         o->recall = NULL; /* explicit options forbid the default */
         return;
     }
@@ -308,4 +448,9 @@ void budget_settle(struct session *s, const struct model_options *m, struct memo
     else if (use == BUDGET_ONE || use == BUDGET_SERVER)
         recall_by_default(s, m, o);
     o->kv = NULL;
+    if (s->swap_bytes < 0) {
+        pith_scheduler_params usual;
+        pith_scheduler_params_default(&usual);
+        s->swap_bytes = usual.swap_bytes;
+    }
 }

@@ -30,10 +30,20 @@ struct budget budget_parse(const char *text);
 
 /* Settles what options leave to the model, which is loaded. A keep policy that wants statistics
    gets the model's own. Its entries come back by default. --kv becomes types, --keep, --recall and
-   a size, and one line says which. n_token: of the longest conversation where -c does not say; 0:
-   the trained context. */
+   a size, and one line says which. A drafting model (draft_load) gets its part. n_token: of the
+   longest conversation where -c does not say; 0: the trained context. */
 void budget_settle(struct session *s, const struct model_options *m, struct memory_options *o,
                    enum budget_use use, int64_t n_token);
+
+/* Sizes the KV memory of n conversations where nothing else did: -c, --kv-memory or a size of --kv.
+   Each gets what was planned, or the trained context. All together are at most what there is room
+   for. */
+void budget_several(struct session *s, const struct model_options *m, struct memory_options *o,
+                    int64_t n);
+
+/* Most tokens of a conversation in a session that was started, where --kv keeps all entries. 0:
+   memory or a policy's budget says it. */
+int32_t budget_context(const struct session *s);
 
 /* Whether a keep policy, which may be NULL, wants statistics that it does not name. */
 bool budget_wants_stats(const char *keep);

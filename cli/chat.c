@@ -455,6 +455,7 @@ static int run(void *options)
     c.s.n_ctx = o->memory.n_ctx;
     c.s.drafting = o->draft.what;
     session_load(&c.s, &o->model, false);
+    draft_load(&c.s, &o->draft, &o->model);
     session_check_template(c.s.model, &o->chat);
     budget_settle(&c.s, &o->model, &o->memory, BUDGET_ONE, 0);
     session_start(&c.s, &o->model, &o->memory, 0);

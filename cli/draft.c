@@ -1,7 +1,7 @@
 /*
  * draft.c - drafts on the command line: what --draft names, and what is said of it at the end. A
- * drafting model has an engine and KV memory of its own, beside the budget of the model that it
- * drafts for.
+ * drafting model has an engine and KV memory of its own. It comes out of the bytes that --kv-memory
+ * or a size of --kv name, and on top of a share.
  */
 #include "draft.h"
 
@@ -61,37 +61,64 @@ static void share_memory(struct session *s, int32_t n, pith_engine_params *p)
     session_resize(s, all - p->memory_bytes);
 }
 
-static void start_model(struct session *s, const char *path, const struct model_options *m)
+void draft_load(struct session *s, const struct draft_options *o, const struct model_options *m)
 {
     pith_error err;
     pith_model_params load;
-    pith_engine_params p;
-    pith_model_info info;
-    int64_t bytes, most;
+    if (strcmp(o->what, "none") == 0 || strcmp(o->what, "lookup") == 0 ||
+        strcmp(o->what, "auto") == 0)
+        return;
     pith_model_params_default(&load);
     load.n_thread = m->n_thread;
     load.cache_weights = m->cache_weights;
     load.on_demand = session_uses_gpu(m);
-    char *found = models_find(path);
+    char *found = models_find(o->what);
     pith_status status = pith_model_load(found, &load, &s->draft_model, &err);
     free(found);
     if (status != PITH_OK)
         cli_fail("--draft: %s", err.message);
-    pith_model_get_info(s->draft_model, &info);
+}
+
+pith_engine_params draft_params(const struct model_options *m, int32_t chunk)
+{
+    pith_engine_params p;
     pith_engine_params_default(&p);
     p.n_thread = m->n_thread;
     session_place(m, &p);
-    p.chunk = s->params.chunk;
-    p.kv_tokens = tokens_of(s, info.n_ctx_train);
-    cli_check(pith_kv_estimate(s->draft_model, &p, p.kv_tokens, &bytes, &err), &err);
+    p.chunk = chunk;
+    return p;
+}
+
+/* Sets the memory of its engine. */
+static void size_model(struct session *s, const struct model_options *m, pith_engine_params *p)
+{
+    pith_error err;
+    pith_model_info info;
+    int64_t bytes, most;
+    if (s->draft_bytes > 0) {
+        p->memory_bytes = s->draft_bytes;
+        return;
+    }
+    pith_model_get_info(s->draft_model, &info);
+    p->kv_tokens = tokens_of(s, info.n_ctx_train);
+    cli_check(pith_kv_estimate(s->draft_model, p, p->kv_tokens, &bytes, &err), &err);
     most = session_room(s->draft_model, m) / 2;
     if (s->kv_memory > 0) {
-        share_memory(s, p.kv_tokens, &p);
+        share_memory(s, p->kv_tokens, p);
     } else if (most > 0 && bytes > most) {
-        p.kv_tokens = 0;
-        p.kv_bytes = most;
+        p->kv_tokens = 0;
+        p->kv_bytes = most;
     }
-    cli_check(pith_engine_create(s->draft_model, &p, &s->draft_engine, &err), &err);
+}
+
+static void start_model(struct session *s, const struct model_options *m)
+{
+    pith_error err;
+    pith_engine_params p = draft_params(m, s->params.chunk);
+    size_model(s, m, &p);
+    pith_status status = pith_engine_create(s->draft_model, &p, &s->draft_engine, &err);
+    if (status != PITH_OK)
+        cli_fail("--draft: %s", err.message);
     s->draft.engine = s->draft_engine;
 }
 
@@ -99,7 +126,7 @@ const pith_draft_params *draft_start(struct session *s, const struct draft_optio
                                      const struct model_options *m)
 {
     pith_error err;
-    bool lookup = strcmp(o->what, "lookup") == 0, maybe = strcmp(o->what, "auto") == 0;
+    bool maybe = strcmp(o->what, "auto") == 0;
     if (strcmp(o->what, "none") == 0)
         return NULL;
     pith_draft_params_default(&s->draft);
@@ -107,8 +134,8 @@ const pith_draft_params *draft_start(struct session *s, const struct draft_optio
     pith_status status = pith_draft_check(s->engine, &s->draft, &err);
     if (status != PITH_OK && maybe)
         return NULL;
-    if (status == PITH_OK && !lookup && !maybe) {
-        start_model(s, o->what, m);
+    if (status == PITH_OK && s->draft_model != NULL) {
+        start_model(s, m);
         status = pith_draft_check(s->engine, &s->draft, &err);
     }
     if (status != PITH_OK)

@@ -14,6 +14,12 @@ extern const struct option draft_option_table[];
 /* what: where --draft does not say. */
 void draft_options_default(struct draft_options *o, const char *what);
 
+/* Loads the model that --draft names, if any, before KV memory is divided (budget.h). */
+void draft_load(struct session *s, const struct draft_options *o, const struct model_options *m);
+
+/* The params of its engine, whose passes have `chunk` tokens. No memory is set. */
+pith_engine_params draft_params(const struct model_options *m, int32_t chunk);
+
 /* Makes the drafts that the options ask for, in a session that was started. They are valid until it
    is freed; NULL: nothing is drafted. "auto" is lookup where policies and model allow it. Fails
    where they do not and drafts were asked for by name. */

@@ -335,6 +335,7 @@ static int run(void *options)
     s.drafting = o->draft.what;
     s.quiet = o->output.quiet || o->output.json;
     session_load(&s, &o->model, false);
+    draft_load(&s, &o->draft, &o->model);
     struct cli_text message = read_message(o), shown = message;
     hint_at_chat(o, s.model);
     pith_prompt *prompt = make_prompt(o, s.model, &message);

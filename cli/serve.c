@@ -142,7 +142,8 @@ static const struct option work_table[] = {
      .help = "conversations that requests may name (id_slot) and that stay in the KV memory"},
     {"--queue", NULL, "N", OPTION_INT, AT(n_queue), .min = 1, .max = 1 << 20,
      .help = "most requests that wait; further ones are told to come again (429)"},
-    {"--swap", NULL, "SIZE", OPTION_BYTES, AT(swap_bytes), .max = 0x1p62, .absent = "1GiB",
+    {"--swap", NULL, "SIZE", OPTION_BYTES, AT(swap_bytes), .max = 0x1p62,
+     .absent = "1GiB; with a size or auto of --kv 0",
      .help = "host memory for conversations and requests whose KV memory others need"},
     {"--predict", "-n", "N", OPTION_INT, AT(n_predict), .min = -1, .max = INT32_MAX,
      .absent = "until the model ends the text",
@@ -183,7 +184,7 @@ static void defaults(void *options)
         .n_connection = 512,
     };
     o->work = (struct work_options){.n_parallel = 16, .n_slot = 64, .n_queue = 64, .n_predict = -1};
-    o->work.swap_bytes = INT64_C(1) << 30;
+    o->work.swap_bytes = -1;
     sample_options_default(&o->sample);
     o->sample.seed = -1;
     draft_options_default(&o->draft, "auto");
@@ -293,8 +294,10 @@ static void read_tls(const struct listen_options *o, struct server_config *confi
 static int32_t most_tokens(const struct session *s)
 {
     pith_kv_stats kv;
-    int64_t low = 0, high = s->info.n_ctx_train, bytes;
+    int64_t low = 0, high = s->info.n_ctx_train, bytes, context = budget_context(s);
     pith_engine_kv_stats(s->engine, &kv);
+    if (context > 0 && context < high)
+        high = context;
     while (low < high) {
         int64_t n = (low + high + 1) / 2;
         bool fits = pith_kv_estimate(s->model, &s->params, n, &bytes, NULL) == PITH_OK &&
@@ -318,14 +321,15 @@ static int64_t count_blocks(const struct session *s)
     return kv.whole_bytes / bytes;
 }
 
-static pith_scheduler_params schedule_params(const struct work_options *o)
+static pith_scheduler_params schedule_params(const struct session *s, const struct work_options *o)
 {
     pith_scheduler_params p;
     pith_scheduler_params_default(&p);
     p.n_seq = o->n_parallel;
     p.n_queue = o->n_queue;
     p.n_slot = o->n_slot;
-    p.swap_bytes = o->swap_bytes;
+    p.swap_bytes = s->swap_bytes;
+    p.n_ctx = budget_context(s);
     p.no_prefix = o->no_prefix;
     p.led = true;
     return p;
@@ -397,28 +401,16 @@ static void drain(struct server *server, const sigset_t *set, int32_t limit_s)
         cli_note("ends %d requests that still run", server_busy(server));
 }
 
-/* Without -c and --kv-memory: a few requests of the whole context, or half of the memory that is
-   available. */
-static void size_memory(const struct session *s, struct serve_options *o)
-{
-    pith_error err;
-    int64_t bytes, most = session_room(s->model, &o->model);
-    pith_engine_params params = engine_params(&o->model, &o->memory);
-    if (o->memory.n_ctx > 0 || o->memory.kv_bytes > 0)
-        return;
-    cli_check(pith_memory_estimate(s->model, &params, s->info.n_ctx_train, &bytes, &err), &err);
-    bytes *= CONTEXTS_DEFAULT;
-    o->memory.kv_bytes = most > 0 && bytes > most ? most : bytes;
-}
-
 static void start_session(struct session *s, struct serve_options *o)
 {
     s->n_ctx = o->memory.n_ctx;
     s->drafting = o->draft.what;
+    s->swap_bytes = o->work.swap_bytes;
     s->no_bar = true;
     session_load(s, &o->model, false);
+    draft_load(s, &o->draft, &o->model);
     budget_settle(s, &o->model, &o->memory, BUDGET_SERVER, 0);
-    size_memory(s, o);
+    budget_several(s, &o->model, &o->memory, CONTEXTS_DEFAULT);
     session_start(s, &o->model, &o->memory, 0);
     pith_seq_free(s->seq); /* the scheduler has its own */
     s->seq = NULL;
@@ -467,7 +459,7 @@ static struct server_config make_config(struct serve_options *o, const struct se
         .tls_cert = door->tls_cert,
         .policy = {s->keep, s->read, s->recall, s->share},
         .slot_folder = o->chat.slot_folder,
-        .schedule = schedule_params(&o->work),
+        .schedule = schedule_params(s, &o->work),
         .random_seed = (o->sample.seed < 0),
         .n_ctx = most_tokens(s),
         .n_block = count_blocks(s),
@@ -497,7 +489,7 @@ static int follow(struct serve_options *o)
     pith_scheduler *scheduler;
     block_signals(&set);
     start_session(&s, o);
-    pith_scheduler_params params = schedule_params(&o->work);
+    pith_scheduler_params params = schedule_params(&s, &o->work);
     params.draft = draft_start(&s, &o->draft, &o->model);
     cli_check(pith_scheduler_create(s.engine, &params, &scheduler, &err), &err);
     ranks_follow(scheduler);
@@ -552,8 +544,9 @@ const struct command command_serve = {
     .synopsis = "[-m MODEL] [--port N] [--kv-memory SIZE] [--keep POLICY]",
     .notes =
         "The APIs of OpenAI, Anthropic and llama-server, which docs/server.md lists. All requests\n"
-        "share one KV memory, and each may take all of it. A request that does not fit is refused\n"
-        "with numbers, and nothing is cut without a word.\n"
+        "share one KV memory, and each may take all of it, with --kv at most its context. A "
+        "request\n"
+        "that does not fit is refused with numbers, and nothing is cut without a word.\n"
         "\n"
         "  pith serve -m model.gguf --kv-memory 2GiB\n"
         "  pith serve -m model.gguf --keep triattention:budget=4096 --recall kv:ram=1GiB\n"

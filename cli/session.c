@@ -460,7 +460,7 @@ void session_start(struct session *s, const struct model_options *m, const struc
         else
             p.kv_bytes = pages;
     }
-    s->kv_memory = o->kv_bytes;
+    s->kv_memory = o->kv_bytes > 0 ? o->kv_bytes + s->draft_bytes : 0;
     s->params = p;
     start_engine(s, &p, session_uses_gpu(m));
     pith_kv_stats kv;

@@ -145,7 +145,10 @@ struct session {
     char *keep_text;    /* --keep with that path; owned */
     char *read_text;    /* --read likewise */
     char *share_text;   /* --share with the model's threshold */
-    int64_t kv_memory;  /* --kv-memory, the drafting model's part included; 0: not given */
+    int64_t kv_memory;  /* of --kv-memory or --kv, the drafting model's part included; 0: neither */
+    int64_t draft_bytes; /* of them for the drafting model, as --kv divides; 0: not divided yet */
+    int64_t swap_bytes;  /* --swap, set before budget_settle, which leaves what it comes to; below
+                            0: not given */
     const char *drafts; /* what --draft comes to, "auto" where it is lookup by itself; NULL: none */
     pith_draft_params draft;
     pith_model *draft_model;   /* owned; NULL: no model drafts */

@@ -19,6 +19,7 @@ typedef struct pith_plan_goal {
     int64_t bytes;   /* for all that grows with such a conversation */
     const char *stats; /* a file of pith_calibrate_importance for this model; NULL: there is none */
     bool no_text;      /* recall of text cannot be used, where nothing is asked */
+    bool drafts;       /* only plans under which tokens can be drafted (PITH_USE_DRAFT) */
     uint32_t reserved[4];
 } pith_plan_goal;
 
@@ -59,7 +60,8 @@ PITH_API void pith_plan_apply(const pith_plan *plan, pith_engine_params *params)
 
 /* Bytes of this process with an engine of these params, beside all that grows with conversations.
    They are weights (mapped ones and those on GPUs, too), vocabulary, code, and the buffers of a
-   pass. Subtract it from a limit of the whole process to get pith_plan_goal.bytes. The
+   pass. Subtract it from a limit of the whole process to get pith_plan_goal.bytes. Without a model
+   (NULL) it is what the process takes now: so the bytes of two models sum to theirs less that. The
    statuses of pith_memory_estimate; UNSUPPORTED where the system does not say. */
 PITH_API pith_status pith_process_bytes(const pith_model *model, const pith_engine_params *params,
                                         int64_t *bytes, pith_error *err);

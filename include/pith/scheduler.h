@@ -65,14 +65,18 @@ typedef struct pith_scheduler_params {
                             any case. Where the cut of a prompt matters (a read policy, recall, a
                             keep policy that overwrites) the first of a step is read whole */
     double reserve;      /* 0 to 1: the share of a request's possible growth that is set aside when
-                            it is admitted. Below 0 (default): 1 under a keep policy, else 0.5
-                          */
+                            it is admitted. Below 0 (default): 1 under a keep policy. Also where an
+                            answer could neither be computed again nor go to host memory
+                            (swap_bytes 0). Else 0.5 */
     double watermark;    /* 0 to 1: the share of the KV memory that admitting leaves free (default
                             0.01); a request that would run alone ignores it */
     bool no_prefix;      /* nothing is reused across requests (default false) */
     bool pressure;       /* where memory runs out, before a request is put back: a keep round on the
                             largest, then pages shared at looser thresholds. Answers then depend on
                             company (default false) */
+    int32_t n_ctx;       /* most tokens of a sequence, where that is less than the model's context;
+                            0 (default): what model, policy and memory allow. A longer prompt is
+                            CONTEXT, and an answer that comes to it ends as PITH_STOP_LENGTH */
     int64_t swap_bytes;  /* host memory for requests that cannot be computed again, and for parked
                             conversations as far as those leave room. Where it is full such a
                             request ends as PITH_STOP_FULL, and a conversation is dropped. Default

@@ -98,6 +98,10 @@ class Engine:
         params, self._calls = own.c, own.calls
         self.plan: dict[str, Any] | None = None
         if kv is not None:
+            if type_k is None:
+                params.type_k = ffi.NULL  # the plan decides, as with the chunk
+            if type_v is None:
+                params.type_v = ffi.NULL
             self._choose(model, params, kv, n_ctx, stats)
         check(lib.pith_engine_create(model._c, params, out, err), err)
         self._c = ffi.gc(out[0], lib.pith_engine_free)

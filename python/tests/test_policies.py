@@ -88,6 +88,10 @@ def test_a_context_is_cut_once_and_asked_twice(model):
 def test_a_budget_in_one_word(model, ids):
     engine = pithkv.Engine(model, kv="50%", n_ctx=512, device="cpu")
     assert 0 < engine.plan["bytes"] <= engine.plan["full_bytes"] and engine.plan["line"]
+    # Types that nobody named are the plan's: all entries stay in fewer bits.
+    assert engine.plan["type_k"] == "q8_0" and engine.plan["keep"] == ""
+    named = pithkv.Engine(model, kv="50%", n_ctx=512, type_k="f16", type_v="f16", device="cpu")
+    assert named.plan["type_k"] == "" and named.plan["n_entry"] < 512
     seq = engine.sequence()
     seq.eval(ids)
     assert engine.memory_parts["total_bytes"] <= engine.plan["bytes"]

@@ -244,16 +244,19 @@ pith_status pith_process_bytes(const pith_model *model, const pith_engine_params
     struct plan plan;
     pith_engine_params unsized;
     int64_t own, of_files, weights = 0;
+    pi_memory_resident(&own, &of_files);
+    if (own < 0 || of_files < 0)
+        return pi_fail(err, PITH_UNSUPPORTED, "the system does not say what the process takes");
+    *bytes = own + of_files;
+    if (model == NULL)
+        return PITH_OK;
     pith_engine_params_default(&unsized);
     if (params != NULL)
         unsized = *params;
     unsized.kv_bytes = unsized.memory_bytes = 0;
     unsized.kv_tokens = 1;
     PI_TRY(make_plan(model, &unsized, &plan, err));
-    pi_memory_resident(&own, &of_files);
-    if (own < 0 || of_files < 0)
-        return pi_fail(err, PITH_UNSUPPORTED, "the system does not say what the process takes");
-    *bytes = own + of_files + PASS_EXTRA + (int64_t)model->hp.n_vocab * (int64_t)sizeof(float);
+    *bytes += PASS_EXTRA + (int64_t)model->hp.n_vocab * (int64_t)sizeof(float);
     for (int32_t i = 0; i < plan.stages.n; i++) {
         const struct pi_stage *stage = &plan.stages.stage[i];
         bool there =

@@ -114,6 +114,8 @@ static int64_t bytes_with(struct search *s, const struct plan_way *way, int32_t 
 {
     const pith_engine_params p = plan_with(s, way, n_entry);
     int64_t bytes;
+    if (s->goal->drafts && pith_policies_fit(&p, PITH_USE_DRAFT, &s->why) != PITH_OK)
+        return -1;
     return pith_memory_estimate(s->model, &p, s->n_token, &bytes, &s->why) == PITH_OK ? bytes : -1;
 }
 
@@ -122,9 +124,11 @@ static int64_t bytes_with(struct search *s, const struct plan_way *way, int32_t 
 static int32_t most_entries(struct search *s, const struct plan_way *way)
 {
     int32_t low = FIRST_BUDGET, high = s->n_token;
-    int64_t bytes = -1;
-    for (; low <= high && (bytes = bytes_with(s, way, low)) < 0; low *= 2)
-        ;
+    int64_t bytes = low <= high ? bytes_with(s, way, low) : -1;
+    while (bytes < 0 && low <= high / 2) {
+        low *= 2;
+        bytes = bytes_with(s, way, low);
+    }
     if (bytes < 0)
         return 0;
     if (bytes > s->most) {

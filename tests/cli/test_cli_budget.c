@@ -6,6 +6,8 @@
 
 #include <jansson.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include "command.h"
 #include "json_read.h"
@@ -196,6 +198,88 @@ TEST(tasks_and_other_commands_take_it)
     s = command(NULL, "batch", "-m", MODEL, "-t", "1", "-f", path, "-o", in_folder("o.jsonl", out),
                 "--kv", "25%", NULL);
     expect_status(&s, 0);
+}
+
+/* The model drafts for itself, of which it has a second copy. */
+TEST(a_drafting_model_has_its_part)
+{
+    static const char *const values[] = {"auto", "60%", "25%"};
+    struct said s = command(NULL, RUN, "--json", "--draft", "none", NULL);
+    json_t *o = stats_of(&s), *full = o;
+    for (size_t i = 0; i < 3; i++) {
+        s = command(NULL, RUN, "--json", "--kv", values[i], "--draft", MODEL, NULL);
+        o = stats_of(&s);
+        assert_string_equal(json_string_value(json_object_get(o, "draft")), MODEL);
+        assert_true(number(o, "memory_total_bytes") <= number(o, "memory_budget_bytes"));
+        /* No recall, beside which nothing can be drafted. */
+        assert_null(strstr(json_string_value(json_object_get(o, "kv_plan")), "recall"));
+        if (i == 0)
+            assert_string_equal(json_string_value(json_object_get(o, "logits_hash")),
+                                json_string_value(json_object_get(full, "logits_hash")));
+        json_decref(o);
+    }
+    json_decref(full);
+    s = command(NULL, RUN, "--kv", "25%", "--draft", "lookup", NULL);
+    expect_status(&s, 0);
+    s = command(NULL, RUN, "--kv", "25%", "--draft", MODEL, "--keep", "h2o", NULL);
+    expect_failure(&s, 1, "no way back from a draft");
+}
+
+TEST(a_size_has_the_drafting_model_within_it)
+{
+    if (TEST_STRIDE > 1)
+        test_skip("a sanitizer takes memory of its own");
+    char size[32];
+    struct rusage usage;
+    struct said s = command(NULL, RUN, "--kv", "16MiB", "--draft", MODEL, NULL);
+    expect_failure(&s, 1, "weights, buffers and tables of the process take ");
+    double taken = atof(strstr(s.err, "process take ") + 13);
+    assert_true(taken > 2.0 * 14.0); /* the weights twice */
+    snprintf(size, sizeof(size), "%.1fMiB", taken + 2.0);
+    s = command(NULL, RUN, "--kv", size, "--draft", MODEL, NULL);
+    expect_failure(&s, 1, "tokens: nothing is left to the model");
+    /* Room for all of its entries, and for less than the full cache of the other. */
+    snprintf(size, sizeof(size), "%.1fMiB", taken + 5.0);
+    s = command(NULL, RUN, "--json", "--kv", size, "--draft", MODEL, NULL);
+    json_t *o = stats_of(&s);
+    assert_true(number(o, "memory_budget_bytes") < 2.5 * 1048576.0);
+    json_decref(o);
+    assert_int_equal(getrusage(RUSAGE_CHILDREN, &usage), 0);
+    printf("%s: %.1f MiB resident\n", size, (double)usage.ru_maxrss / 1024.0);
+    assert_true((double)usage.ru_maxrss / 1024.0 <= taken + 5.0);
+}
+
+/* A batch of two requests, of which one has no end of its own. */
+static struct said batch(const char *kv, const char *option, const char *value)
+{
+    static char in[128], out[128];
+    write_file(in_folder("two.jsonl", in),
+               "{\"custom_id\":\"a\",\"method\":\"POST\",\"url\":\"/v1/completions\",\"body\":"
+               "{\"prompt\":\"Once\",\"max_tokens\":2}}\n"
+               "{\"custom_id\":\"b\",\"method\":\"POST\",\"url\":\"/v1/completions\",\"body\":"
+               "{\"prompt\":\"Once upon\"}}\n");
+    unlink(in_folder("two.out", out));
+    return command(NULL, "batch", "-m", MODEL, "-t", "1", "-f", in, "-o", out, "--ignore-eos",
+                   "--json", "-", "--kv", kv, option, value, NULL);
+}
+
+TEST(a_share_of_a_batch_is_one_of_each_context)
+{
+    struct said s = batch("50%", "-c", "320");
+    expect_status(&s, 0);
+    expect_word(s.err, " of the full f16 cache of 320 tokens");
+    json_t *o = json_loads(s.out, 0, NULL);
+    assert_non_null(o);
+    assert_true(number(o, "kv_reserved_bytes") <= 2 * 0.5 * 320 * 3120);
+    assert_true(number(o, "generated_tokens") <= 2 + 320);
+    assert_true(number(o, "generated_tokens") > 300);
+    json_decref(o);
+}
+
+TEST(host_memory_of_a_batch_comes_out_of_a_size)
+{
+    struct said s = batch("512MiB", "--swap", "1GiB");
+    expect_failure(&s, 1, "--swap takes 1.00 GiB of the ");
 }
 
 #define NANO PITH_SOURCE_DIR "/models/pith-nano.gguf"

@@ -243,6 +243,42 @@ TEST(models_with_windows_take_shorter_passes_where_bytes_are_few)
     assert_int_equal(plan.chunk, 512);
 }
 
+/* No doubling of a budget passes the largest number. */
+TEST(the_longest_context_is_planned)
+{
+    static const double few[] = {1.0, 0.45, 0.125, 0.0625};
+    pith_plan plan;
+    for (size_t i = 0; i < sizeof(few) / sizeof(few[0]); i++) {
+        const pith_plan_goal goal = {.n_token = INT32_MAX, .share = few[i]};
+        check(pith_plan_make(model, NULL, &goal, &plan, &err), &err);
+        assert_true(few[i] == 1.0 || (double)plan.bytes <= few[i] * (double)plan.full_bytes);
+    }
+    /* No budget goes with a policy that there is not. */
+    const pith_plan_goal goal = {.n_token = INT32_MAX, .share = 0.125};
+    pith_engine_params p = open_params();
+    p.keep = "streaming:recent=2147483647";
+    assert_int_equal(pith_plan_make(model, &p, &goal, &plan, &err), PITH_INVALID);
+}
+
+TEST(tokens_can_be_drafted_under_a_plan_for_drafts)
+{
+    pith_plan plan;
+    for (size_t i = 0; i < N_SHARE; i++) {
+        pith_plan_goal goal = {.n_token = N_TOKEN, .share = shares[i], .drafts = true};
+        pith_engine_params p = open_params();
+        check(pith_plan_make(model, &p, &goal, &plan, &err), &err);
+        assert_true((double)plan.bytes <= shares[i] * (double)plan.full_bytes);
+        pith_plan_apply(&plan, &p);
+        check(pith_policies_fit(&p, PITH_USE_DRAFT, &err), &err);
+        assert_null(p.recall);
+        /* A policy that is named stands, and is refused. */
+        p = open_params();
+        p.keep = "h2o";
+        expect(pith_plan_make(model, &p, &goal, &plan, &err), &err, PITH_INVALID,
+               "no way back from a draft");
+    }
+}
+
 TEST(the_table_is_whole)
 {
     bool same;
@@ -252,10 +288,8 @@ TEST(the_table_is_whole)
         const char *name;
         bool same;
     } cases[] = {
-        {"qwen2", 0.49e9, "Qwen2.5-Coder-0.5B", true},
-        {"qwen2", 1.5e9, "Qwen2.5-Coder-1.5B", true},
-        {"qwen2", 7e9, "Qwen2.5-Coder-1.5B", false},
-        {"llama", 0.135e9, "SmolLM2-135M", true},
+        {"qwen2", 0.49e9, "Qwen2.5-Coder-0.5B", true}, {"qwen2", 1.5e9, "Qwen2.5-Coder-1.5B", true},
+        {"qwen2", 7e9, "Qwen2.5-Coder-1.5B", false},   {"llama", 0.135e9, "SmolLM2-135M", true},
         {"gemma3", 0.27e9, "SmolLM2-135M", false},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
@@ -290,4 +324,8 @@ TEST(a_process_has_its_weights_and_the_buffers_of_a_pass)
     assert_true(small > info.weight_bytes);
     assert_true(large > small + 1984 * (int64_t)info.n_embd * (int64_t)sizeof(float));
     assert_true(pith_model_fingerprint(model) != 0);
+    /* Without a model it is what there is now: two models do not count that twice. */
+    int64_t now;
+    check(pith_process_bytes(NULL, NULL, &now, &err), &err);
+    assert_true(now > info.weight_bytes && now < small);
 }

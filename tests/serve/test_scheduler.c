@@ -140,6 +140,34 @@ TEST(a_caller_may_stop_an_answer)
     free_both(s, e);
 }
 
+/* However long an answer may be, its sequence ends with the context that each request has. */
+TEST(a_context_bounds_prompts_and_answers)
+{
+    static const int32_t predict[] = {-1, 100, 41, 5};
+    static struct ask ask;
+    static struct heard alone;
+    pith_engine *e = engine_make(NULL, 32, 1, 512);
+    pith_scheduler_params params;
+    pith_scheduler_params_default(&params);
+    params.n_ctx = 60;
+    pith_scheduler *s = scheduler_make(e, &params);
+    for (size_t i = 0; i < PI_LEN(predict); i++) {
+        int32_t n = predict[i] == 5 ? 5 : 41; /* the last one is not evaluated */
+        ask_init(&ask, 0, 20, n, 0.0f);
+        generate_alone(e, &ask, 0, &alone);
+        ask.params.n_predict = predict[i];
+        submit(s, &ask);
+        run_all(s);
+        expect_same(&ask.answer[0], &alone, "context");
+        assert_int_equal(ask.answer[0].result.reason, PITH_STOP_LENGTH);
+    }
+    ask_init(&ask, 0, 61, 1, 0.0f);
+    expect(pith_scheduler_submit(s, &ask.request, &ask.id, &err), &err, PITH_CONTEXT,
+           "61 tokens are more than the context of 60");
+    assert_int_equal(pith_scheduler_room(s, &ask.request), 60);
+    free_both(s, e);
+}
+
 /* ---- refusals ---- */
 
 static void expect_params(pith_engine *e, const pith_scheduler_params *params, const char *word)
@@ -161,6 +189,7 @@ TEST(refuses_bad_parameters)
     p = good, p.reserve = 1.5, expect_params(e, &p, "reserve: 1.5");
     p = good, p.reserve = nan, expect_params(e, &p, "reserve");
     p = good, p.watermark = -0.1, expect_params(e, &p, "watermark: -0.1");
+    p = good, p.n_ctx = -1, expect_params(e, &p, "n_ctx: -1");
     p = good, p.swap_bytes = -1, expect_params(e, &p, "swap_bytes: -1");
     p = good, p.max_preempt = -1, expect_params(e, &p, "max_preempt: -1");
     pith_engine_free(e);

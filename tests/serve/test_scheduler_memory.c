@@ -401,6 +401,26 @@ TEST(without_host_memory_an_answer_ends_early)
     free_both(s, e);
 }
 
+/* Unless told otherwise it sets aside all of their growth then, so that none ends early. */
+TEST(without_host_memory_growth_is_set_aside)
+{
+    static struct ask asks[N_ASK];
+    static struct heard alone[N_ASK];
+    pith_engine *e = engine_of(NULL, "quoka:budget=16,chunk=16,gate=1", 17 * PAGE_LEN);
+    pith_scheduler_params params;
+    make_asks(asks, alone, e);
+    pith_scheduler_params_default(&params);
+    params.swap_bytes = 0;
+    params.watermark = 0.0;
+    pith_scheduler *s = scheduler_make(e, &params);
+    for (int32_t i = 0; i < N_ASK; i++)
+        submit(s, &asks[i]);
+    run_all(s);
+    for (int32_t i = 0; i < N_ASK; i++)
+        expect_same(&asks[i].answer[0], &alone[i], "set aside");
+    free_both(s, e);
+}
+
 /* No request gives way to the last one: it ends where it would end alone. */
 TEST(the_last_request_ends_where_it_would_alone)
 {

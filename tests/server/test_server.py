@@ -473,6 +473,52 @@ class Memory(unittest.TestCase):
             self.assertLess(self.resident_kib(s), before + (12 << 10))
 
 
+class Budget(unittest.TestCase):
+    """`--kv`: the whole process, or each conversation's share."""
+
+    def peak_kib(self, s):
+        with open(f"/proc/{s.process.pid}/status", encoding="ascii") as f:
+            return int(re.search(r"VmHWM:\s+(\d+)", f.read()).group(1))
+
+    def talk(self, s, n):
+        """Conversations of some 700 tokens that have nothing in common."""
+        for i in range(n):
+            said = s.post("/completion", {"prompt": [(7 * i + k * k) % 4000 + 300 for k in range(700)],
+                                          "n_predict": 2})
+            self.assertEqual(said.code, 200, said.body)
+
+    def test_a_size_is_the_whole_process(self):
+        if rig.is_sanitized() or not os.path.exists("/proc/self/status"):
+            self.skipTest("a sanitizer takes memory of its own, or there is no /proc")
+        taken = float(re.search(r"process take ([\d.]+) MiB", Start().fails(
+            "-t", "1", "--chunk", "64", "--port", "0", "--kv", "1MiB", code=1)).group(1))
+        for kv, swap in ((taken + 6, ()), (taken + 12, ("--swap", "6MiB"))):
+            with rig.Server("--kv", f"{kv:.1f}MiB", "-c", "1024", *swap) as s:
+                self.talk(s, 14)
+                self.assertEqual(s.metric("pith_swapped_bytes") > 0, bool(swap))
+                self.assertLess(self.peak_kib(s), kv * 1024)
+        self.assertIn("--swap takes 1.00 GiB of the ",
+                      Start().fails("--port", "0", "--kv", "512MiB", "--swap", "1GiB", code=1))
+
+    def test_a_share_is_one_of_the_context(self):
+        with rig.Server("--kv", "50%", "-c", "512") as s:
+            self.assertIn("one request may take 512 tokens", s.said)
+            reserved = s.get("/kv").json()["memory"]["reserved"]
+            self.assertLess(reserved, 4 * 0.5 * 512 * 3120)
+            said = s.post("/completion", {"prompt": list(range(300, 812)), "n_predict": 1})
+            self.assertEqual(said.code, 400)
+            self.assertEqual(said.error()["n_ctx"], 512)
+            said = s.post("/completion", {"prompt": [300] * 400, "n_predict": -1,
+                                          "ignore_eos": True}).json()
+            self.assertEqual(said["tokens_predicted"], 113)  # the last one is not evaluated
+
+    def test_a_drafting_model_has_its_part(self):
+        with rig.Server("--kv", "50%", "-c", "1024", "--draft", rig.MODEL) as s:
+            self.talk(s, 2)
+            parts = s.get("/kv").json()["memory"]["parts"]
+            self.assertIn("draft_model", parts)
+
+
 class Keys(unittest.TestCase):
     @classmethod
     def setUpClass(cls):

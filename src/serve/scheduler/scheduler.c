@@ -46,6 +46,7 @@ static pith_status check_params(const pith_scheduler_params *p, pith_error *err)
     PI_TRY(pi_check_range("n_seq", p->n_seq, 1, MAX_SEQ, err));
     PI_TRY(pi_check_range("n_queue", p->n_queue, 1, MAX_QUEUE, err));
     PI_TRY(pi_check_range("step_tokens", p->step_tokens, 0, INT32_MAX, err));
+    PI_TRY(pi_check_range("n_ctx", p->n_ctx, 0, INT32_MAX, err));
     PI_TRY(pi_check_range("swap_bytes", p->swap_bytes, 0, INT64_MAX, err));
     PI_TRY(pi_check_range("max_preempt", p->max_preempt, 0, INT32_MAX, err));
     PI_TRY(pi_check_range("n_slot", p->n_slot, 0, MAX_SLOT, err));
@@ -241,6 +242,10 @@ static pith_status check_prompt(const struct pith_scheduler *s, const pith_reque
     if (q->prompt == NULL || q->n_prompt < 1)
         return pi_fail(err, PITH_INVALID, "n_prompt: a prompt has at least one token, not %d",
                        q->n_prompt);
+    if (s->params.n_ctx > 0 && q->n_prompt > s->params.n_ctx)
+        return pi_fail(err, PITH_CONTEXT,
+                       "n_prompt: %d tokens are more than the context of %d that each request has",
+                       q->n_prompt, s->params.n_ctx);
     if (q->n_prompt > hp->n_ctx_train && !session)
         return pi_fail(err, PITH_CONTEXT,
                        "n_prompt: %d tokens are more than the model's context of %d", q->n_prompt,
@@ -306,13 +311,15 @@ static int32_t room_for(const struct pith_scheduler *s, const struct request *r,
 /* As far as a sequence may go whatever memory there is. */
 static int32_t context_of(const struct pith_scheduler *s, int32_t n_prompt)
 {
+    int32_t most = s->params.n_ctx > 0 ? s->params.n_ctx : INT32_MAX;
     if (pi_engine_passes_context(s->engine))
-        return INT32_MAX;
-    return (int32_t)pi_max(n_prompt, s->engine->model->hp.n_ctx_train);
+        return most;
+    return (int32_t)pi_min(most, pi_max(n_prompt, s->engine->model->hp.n_ctx_train));
 }
 
 /* The prompt has to fit in an empty pool. n_predict is a ceiling: it becomes what has room behind
-   the prompt, where that is less. The last token is never evaluated. */
+   the prompt, where that is less. Without one an answer goes on, unless n_ctx ends it. The last
+   token is never evaluated. */
 static pith_status fit(const struct pith_scheduler *s, struct request *r, pith_error *err)
 {
     int64_t bytes = scheduler_bytes(s, r, r->mark, r->n_prompt);
@@ -325,6 +332,8 @@ static pith_status fit(const struct pith_scheduler *s, struct request *r, pith_e
     while (r->n_ask > 0 &&
            scheduler_bytes(s, r, r->mark + r->n_ask, r->n_prompt + r->n_ask) > s->kv_bytes)
         r->n_ask /= 2; /* the question finds less */
+    if (r->params.n_predict < 0 && s->params.n_ctx > 0)
+        r->params.n_predict = INT32_MAX;
     if (r->params.n_predict <= 0)
         return PITH_OK;
     int64_t final = (int64_t)r->n_prompt + r->params.n_predict - 1;

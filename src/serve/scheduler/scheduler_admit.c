@@ -98,9 +98,12 @@ static int64_t bytes_of(const struct pith_scheduler *s, const struct sched_answe
 
 double scheduler_reserve(const struct pith_scheduler *s)
 {
+    const struct engine_traits *traits = &s->engine->traits;
     if (s->params.reserve >= 0.0)
         return s->params.reserve;
-    return s->engine->traits.bounded ? 1.0 : 0.5;
+    /* An answer that would be put back and cannot be computed again would end there. */
+    bool stays = traits->counts_steps && s->params.swap_bytes == 0;
+    return traits->bounded || stays ? 1.0 : 0.5;
 }
 
 /* Tokens that are set aside for an answer when it is admitted; least: those that it needs to go on

@@ -99,7 +99,7 @@ static bool fits(const struct pith_scheduler *s, const struct sched_answer *a, i
 {
     int64_t context = s->engine->model->hp.n_ctx_train;
     struct keep_point to = {.n_prompt = a->seq->n_prompt + n, .scale = a->seq->keep.scale};
-    if (n > a->request->n_ask ||
+    if (n > a->request->n_ask || (s->params.n_ctx > 0 && a->known.n + n > s->params.n_ctx) ||
         (!pi_engine_passes_context(s->engine) && (int64_t)a->known.n + n > context))
         return false;
     return !widens(a) || keep_check_prompt(s->engine->keep.handle, to, NULL) == PITH_OK;
