@@ -3,8 +3,8 @@
  * values. Entries on their way wait in a list of the host's until another operation begins. So
  * all lanes' entries go in a launch of each kind, and the host waits for nothing.
  *
- * Invariant: what waits goes to pages of one form, each place once. Entries of the host wait, or of
- * lanes, or moves (keep.c). No sequence is read by some that wait and written by others.
+ * Invariant: what waits goes to pages of one form, each place once, and no place that is written is
+ * read. Either entries wait, or moves (keep.c).
  */
 #include "device/gpu/host.h"
 
@@ -34,17 +34,29 @@ static size_t place_of(const uint64_t *set, size_t cap, uint64_t key)
     return i;
 }
 
-/* Notes a place that will be written; false: it waits already, or there is no memory. */
-static bool note_place(struct gpu_device *d, const struct kv_place *p, enum kv_side side)
+/* A side of an entry, as it is read or written. */
+static uint64_t key_of(const struct kv_place *p, enum kv_side side, bool reads)
+{
+    return gpu_page_at(p->kind, p->page) << 8 | (uint64_t)reads << 7 | (uint64_t)p->slot << 1 |
+           (uint64_t)(side == KV_SIDE_V);
+}
+
+static bool has_place(const struct gpu_entries *e, uint64_t key)
+{
+    return e->n_place > 0 && e->place[place_of(e->place, e->cap_place, key)] != 0;
+}
+
+/* False: there is no memory. */
+static bool add_place(struct gpu_device *d, uint64_t key)
 {
     struct gpu_entries *e = &d->entries;
-    uint64_t key =
-        gpu_page_at(p->kind, p->page) << 8 | (uint64_t)p->slot << 1 | (uint64_t)(side == KV_SIDE_V);
-    if (2 * (e->n + 1) > e->cap_place) {
+    if (2 * (e->n_place + 1) > e->cap_place) {
         size_t cap = e->cap_place > 0 ? 2 * e->cap_place : FIRST_PLACES;
         uint64_t *set = pi_mem_alloc(PI_MEM_DEVICE, cap * sizeof(*set));
-        if (set == NULL)
+        if (set == NULL) {
+            d->driver->failure = "no memory of the host";
             return false;
+        }
         for (size_t i = 0; i < e->cap_place; i++)
             if (e->place[i] != 0)
                 set[place_of(set, cap, e->place[i])] = e->place[i];
@@ -53,9 +65,9 @@ static bool note_place(struct gpu_device *d, const struct kv_place *p, enum kv_s
         e->cap_place = cap;
     }
     size_t at = place_of(e->place, e->cap_place, key);
-    bool is_new = e->place[at] == 0;
+    e->n_place += e->place[at] == 0;
     e->place[at] = key;
-    return is_new;
+    return true;
 }
 
 /* Whether pages of a class have the form, which becomes theirs where nothing has it yet. */
@@ -134,8 +146,8 @@ void gpu_flush_entries(struct gpu_device *d)
                 run_rows(d, list + from[k] * sizeof(*e->row), (enum row_kind)k,
                          from[k + 1] - from[k]);
     }
-    e->n = e->n_byte = e->n_index = 0;
-    e->read.n = e->written.n = 0;
+    e->n = e->n_byte = e->n_index = e->n_place = 0;
+    e->copies = false;
     if (e->cap_place > 0)
         memset(e->place, 0, e->cap_place * sizeof(*e->place));
     if (n_index > 0)
@@ -155,24 +167,28 @@ static bool keep_bytes(struct gpu_device *d, const void *from, size_t size, size
     return true;
 }
 
-/* Under the lock: room for one more row to that place. */
-static bool begin_row(struct gpu_device *d, const struct kv_place *to, enum kv_side side)
+/* Under the lock: room for one more row to that place, from `from` or (NULL) the host. */
+static bool begin_row(struct gpu_device *d, const struct kv_place *from, const struct kv_place *to,
+                      enum kv_side side)
 {
     struct gpu_entries *e = &d->entries;
     if (d->moves.n_goal > 0)
         gpu_flush_moves(d);
     d->packed.x = 0;
     if ((e->n_index > 0 && e->to.kind != to->kind) || !takes_form(&e->to, to->kind, e->n > 0) ||
+        (from != NULL && !takes_form(&e->from, from->kind, e->copies)) ||
+        (from != NULL && has_place(e, key_of(from, side, false))) ||
+        has_place(e, key_of(to, side, false)) || has_place(e, key_of(to, side, true)) ||
         e->n >= MOST_ROWS || e->n_byte >= MOST_BYTES)
         gpu_flush_entries(d);
-    if (!note_place(d, to, side)) {
-        gpu_flush_entries(d);
-        note_place(d, to, side);
-    }
     takes_form(&e->to, to->kind, e->n > 0);
+    if (from != NULL)
+        e->copies = takes_form(&e->from, from->kind, e->copies);
     e->cache = to->cache;
     gpu_touch_page(d, to->kind, to->page);
-    return gpu_host_grow(d, (void **)&e->row, e->n, 1, sizeof(*e->row));
+    return add_place(d, key_of(to, side, false)) &&
+           (from == NULL || add_place(d, key_of(from, side, true))) &&
+           gpu_host_grow(d, (void **)&e->row, e->n, 1, sizeof(*e->row));
 }
 
 /* ---- from the host ---- */
@@ -183,9 +199,7 @@ static void take_row(const struct kv_place *p, enum kv_side side, const void *fr
     struct gpu_device *d = gpu_of_class(p->kind);
     size_t at;
     pi_lock_take(&d->lock);
-    if (d->entries.read.n > 0)
-        gpu_flush_entries(d);
-    if (begin_row(d, p, side) && keep_bytes(d, from, size, &at))
+    if (begin_row(d, NULL, p, side) && keep_bytes(d, from, size, &at))
         d->entries.row[d->entries.n++] =
             (struct gpu_entry_row){.page = gpu_page_at(p->kind, p->page),
                                    .from = at,
@@ -228,7 +242,7 @@ static void copy_side(struct gpu_device *d, const struct kv_place *a, const stru
 {
     const struct kv_part *from = kv_place_part(a, side), *to = kv_place_part(b, side);
     size_t at = 0;
-    if (from->dim == 0 || !begin_row(d, b, side) ||
+    if (from->dim == 0 || !begin_row(d, a, b, side) ||
         (shift != NULL && !keep_bytes(d, shift, (size_t)from->dim * sizeof(*shift), &at)))
         return;
     d->entries.row[d->entries.n++] =
@@ -241,29 +255,6 @@ static void copy_side(struct gpu_device *d, const struct kv_place *a, const stru
                                .encode = shift != NULL || from->type != to->type};
 }
 
-static bool has_seq(const struct gpu_seqs *s, const struct kv_seq *seq)
-{
-    for (int32_t i = s->n - 1; i >= 0; i--)
-        if (s->seq[i] == seq)
-            return true;
-    return false;
-}
-
-static void add_seq(struct gpu_seqs *s, const struct kv_seq *seq)
-{
-    if (!has_seq(s, seq))
-        s->seq[s->n++] = seq;
-}
-
-/* Whether a copy can wait with what waits. */
-static bool can_wait(struct gpu_entries *e, const struct kv_copy *c, const struct kv_class *from)
-{
-    const int32_t most = (int32_t)PI_LEN(e->read.seq);
-    return e->n == 0 || (e->read.n > 0 && takes_form(&e->from, from, true) && e->read.n < most &&
-                         e->written.n < most && c->from != c->to &&
-                         !has_seq(&e->written, c->from) && !has_seq(&e->read, c->to));
-}
-
 void gpu_fill(const struct kv_copy *c, const int32_t *slots, int32_t n, int32_t to_slot)
 {
     const struct kv_lane *from = kv_lane_at(c->from, c->from_layer, c->from_head);
@@ -272,17 +263,12 @@ void gpu_fill(const struct kv_copy *c, const int32_t *slots, int32_t n, int32_t 
     struct kv_place a = kv_place_of(c->from, from, slots[0]);
     int32_t begin = slots[0] - a.slot;
     pi_lock_take(&d->lock);
-    if (!can_wait(&d->entries, c, from->kind))
-        gpu_flush_entries(d);
-    takes_form(&d->entries.from, from->kind, d->entries.n > 0);
     for (int side = 0; side < 2; side++)
         for (int32_t i = 0; i < n; i++) {
             const struct kv_place b = kv_place_of(c->to, to, to_slot + i);
             a.slot = slots[i] - begin;
             copy_side(d, &a, &b, side == 0 ? KV_SIDE_K : KV_SIDE_V, side == 0 ? c->shift : NULL);
         }
-    add_seq(&d->entries.read, c->from);
-    add_seq(&d->entries.written, c->to);
     pi_lock_give(&d->lock);
     for (int32_t i = 0; i < n; i++) {
         const struct kv_place b = kv_place_of(c->to, to, to_slot + i);

@@ -125,11 +125,6 @@ struct gpu_mark_moves {
 
 enum { GPU_COUNTS = 1024 };
 /* Entries that wait (entries.c), to pages of one class. */
-struct gpu_seqs {
-    const struct kv_seq *seq[64];
-    int32_t n;
-};
-
 /* Kernels ask this of a class: others may have the same. */
 struct gpu_form {
     const struct kv_class *kind; /* the last of them */
@@ -139,13 +134,13 @@ struct gpu_form {
 
 struct gpu_entries {
     const struct kv_cache *cache;
-    struct gpu_form to, from;      /* from: of other lanes */
-    struct gpu_seqs read, written; /* of those */
+    struct gpu_form to, from; /* from: of other lanes, which some rows come from: `copies` */
+    bool copies;
     struct gpu_entry_row *row;
     struct gpu_index_row *index; /* made behind them */
     uint8_t *bytes;              /* of the host: `from` and 1 + `shift` of a row begin there */
-    uint64_t *place;             /* [cap_place] a set of the places that rows go to */
-    size_t n, n_index, n_byte, cap_place;
+    uint64_t *place;             /* [cap_place] a set of the places that rows read or write */
+    size_t n, n_index, n_byte, n_place, cap_place;
 };
 
 /* A copy of projections. */
