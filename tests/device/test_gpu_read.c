@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "device/device.h"
+#include "device/gpu/host.h"
 #include "kv/apart.h"
 #include "kv/choose.h"
 #include "kv/copy.h"
@@ -297,7 +298,7 @@ TEST(vectors_that_the_device_makes_score_as_those_of_the_host)
 /* ---- single entries ---- */
 
 enum { N_COPY = 6 };
-static const int32_t copied[N_COPY] = {3, 64, 65, 66, 200, 201};
+static const int32_t copied[N_COPY] = {3, 64, 65, 66, 200, 201}, first[N_COPY] = {0, 1, 2, 3, 4, 5};
 
 /* A sequence with room for copies, on a device. */
 static struct kv_seq *target(struct pi_device *d, enum kv_type type, uint32_t index,
@@ -375,6 +376,50 @@ TEST(copies_of_entries_wait_and_are_there_when_they_are_asked_for)
     check_copy(host, gpu(), KV_TYPE_TURBO4, 0.25f, 0.3f);
     kv_seq_free(host);
     kv_cache_free(cache);
+    rig_close(&r);
+}
+
+static int32_t n_launch; /* of copies */
+static void (*the_submit)(struct gpu_card *c, const struct gpu_batch *batch);
+
+static void counted_submit(struct gpu_card *c, const struct gpu_batch *batch)
+{
+    for (int32_t i = 0; i < batch->n; i++)
+        n_launch += batch->launch[i].kernel == GPU_KERNEL_entry_copy;
+    the_submit(c, batch);
+}
+
+/* Launches of copies from a to b and from c to d, whose entries are then those of `from`. */
+static int32_t launches(const struct kv_seq *from, struct kv_seq *a, struct kv_seq *b,
+                        struct kv_seq *c, struct kv_seq *d)
+{
+    n_launch = 0;
+    kv_seq_copy(&(struct kv_copy){.from = a, .to = b}, a == from ? copied : first, N_COPY);
+    kv_seq_copy(&(struct kv_copy){.from = c, .to = d}, c == from ? copied : first, N_COPY);
+    check_copies(from, d, 0, 0.0f, 0.0f);
+    check_copies(from, b, 0, 0.0f, 0.0f);
+    return n_launch;
+}
+
+TEST(copies_share_launches_unless_one_reads_what_another_writes)
+{
+    struct rig r;
+    struct kv_cache *cache[4];
+    struct kv_seq *to[4];
+    if (!gpu_is_own())
+        test_skip("launches of the emulation alone are counted");
+    rig_open(&r, KV_TYPE_F16, 0, 64, DIM);
+    the_submit = emulated_card()->submit;
+    emulated_card()->submit = counted_submit;
+    for (int32_t i = 0; i < 4; i++)
+        to[i] = target(gpu(), KV_TYPE_F16, 0, &cache[i]);
+    assert_int_equal(launches(r.seq, r.seq, to[0], r.seq, to[1]), 2); /* keys, and values */
+    assert_int_equal(launches(r.seq, r.seq, to[2], to[2], to[3]), 4);
+    emulated_card()->submit = the_submit;
+    for (int32_t i = 0; i < 4; i++) {
+        kv_seq_free(to[i]);
+        kv_cache_free(cache[i]);
+    }
     rig_close(&r);
 }
 
