@@ -389,7 +389,7 @@ static void counted_submit(struct gpu_card *c, const struct gpu_batch *batch)
     the_submit(c, batch);
 }
 
-/* Launches of copies from a to b and from c to d, whose entries are then those of `from`. */
+/* Launches of copies from a to b and from c to d, which then have entries of `from`. */
 static int32_t launches(const struct kv_seq *from, struct kv_seq *a, struct kv_seq *b,
                         struct kv_seq *c, struct kv_seq *d)
 {
