@@ -331,7 +331,7 @@ pith_status pith_engine_create(const pith_model *model, const pith_engine_params
     if (model->weights == NULL)
         return pi_fail(err, PITH_UNSUPPORTED, "the model was loaded for its vocabulary only");
     PI_TRY(pi_ranks_agree(make_plan(model, params, &plan, err), err));
-    plan.kv_bytes = pi_over_ranks_pages(model, &plan.geometry, plan.kv_bytes);
+    plan.kv_bytes = pi_over_ranks_pages(model, &plan.policies.keep, &plan.geometry, plan.kv_bytes);
 
     struct pith_engine *e = pi_mem_alloc(PI_MEM_OTHER, sizeof(*e));
     if (e == NULL)
