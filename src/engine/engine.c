@@ -289,7 +289,8 @@ pith_status pith_stage_plan(const pith_model *model, const pith_engine_params *p
     struct plan plan;
     PI_TRY(make_plan(model, params, &plan, err));
     if (i < 0 || i >= plan.stages.n)
-        return PITH_NOT_FOUND;
+        return pi_fail(err, PITH_NOT_FOUND, "stage %d: an engine of these params has %d", i,
+                       plan.stages.n);
     describe_stage(model, &plan.stages.stage[i], out);
     return PITH_OK;
 }
