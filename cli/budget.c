@@ -96,21 +96,35 @@ char *budget_stats_path(const pith_model *model)
     return path;
 }
 
-const char *budget_find_stats(struct session *s)
+pith_status budget_check_stats(const pith_model *model, const char *path, pith_error *err)
 {
     pith_stats *stats = NULL;
     pith_importance_info importance;
-    if (s->stats != NULL)
+    pith_status status = pith_stats_load(path, &stats, err);
+    if (status == PITH_OK)
+        status = pith_stats_check(stats, model, err);
+    if (status == PITH_OK && pith_stats_get_importance(stats, &importance) != PITH_OK) {
+        snprintf(err->message, sizeof(err->message), "%.128s holds no importance", path);
+        status = PITH_NOT_FOUND;
+    }
+    pith_stats_free(stats);
+    return status;
+}
+
+const char *budget_find_stats(struct session *s)
+{
+    pith_error err;
+    if (s->stats != NULL || s->stats_are_bad)
         return s->stats;
     if (getenv("XDG_CACHE_HOME") == NULL && getenv("HOME") == NULL)
         return NULL;
     char *path = budget_stats_path(s->model);
-    bool good = strlen(path) < 256 && strchr(path, ',') == NULL && access(path, R_OK) == 0 &&
-                pith_stats_load(path, &stats, NULL) == PITH_OK &&
-                pith_stats_check(stats, s->model, NULL) == PITH_OK &&
-                pith_stats_get_importance(stats, &importance) == PITH_OK;
-    pith_stats_free(stats);
-    if (good)
+    bool there = strlen(path) < 256 && strchr(path, ',') == NULL && access(path, R_OK) == 0;
+    s->stats_are_bad = there && budget_check_stats(s->model, path, &err) != PITH_OK;
+    if (s->stats_are_bad && !s->quiet)
+        cli_note("%s: its statistics are left out; \"pith calibrate %s\" learns them anew",
+                 err.message, s->path);
+    if (there && !s->stats_are_bad)
         s->stats = path;
     else
         free(path);

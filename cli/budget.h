@@ -48,8 +48,12 @@ int32_t budget_context(const struct session *s);
 /* Whether a keep policy, which may be NULL, wants statistics that it does not name. */
 bool budget_wants_stats(const char *keep);
 
-/* The path of the session's model's own statistics, which it owns; NULL: there are none. */
+/* The path of the session's model's own statistics, which it owns; NULL: there are none.
+   Of a damaged file it says so once. */
 const char *budget_find_stats(struct session *s);
+
+/* Whether a file holds a model's statistics, with importance; else err says why not. */
+pith_status budget_check_stats(const pith_model *model, const char *path, pith_error *err);
 
 /* Where `pith calibrate` keeps the statistics of a model; the caller frees. */
 char *budget_stats_path(const pith_model *model);

@@ -128,6 +128,42 @@ static void learn_threshold(const struct session *s, const struct calibrate_opti
     free(ids.data);
 }
 
+/* Whether the file of bases is there and is the model's. */
+static bool has_bases(const pith_model *model, const char *path)
+{
+    pith_error err;
+    pith_projection *bases = NULL;
+    bool good = pith_projection_load(path, &bases, &err) == PITH_OK &&
+                pith_projection_check(bases, model, &err) == PITH_OK;
+    pith_projection_free(bases);
+    return good;
+}
+
+/* Whether the file has the line that learn_threshold writes. */
+static bool has_threshold(const char *path)
+{
+    char line[64] = "";
+    FILE *file = fopen(path, "r");
+    bool good = file != NULL && fgets(line, sizeof(line), file) != NULL &&
+                (strcmp(line, "block=auto\n") == 0 ||
+                 (strncmp(line, "block=", 6) == 0 && atof(line + 6) > 0.0));
+    if (file != NULL)
+        fclose(file);
+    return good;
+}
+
+/* Whether there are statistics that can be used. Of damaged ones it says why they are replaced. */
+static bool has_stats(const struct session *s, const char *path, bool quiet)
+{
+    pith_error err;
+    if (access(path, R_OK) != 0)
+        return false;
+    bool good = budget_check_stats(s->model, path, &err) == PITH_OK;
+    if (!good && !quiet)
+        cli_note("%s: they are learned anew", err.message);
+    return good;
+}
+
 int calibrate_all(struct calibrate_options *o, bool progress)
 {
     struct session s = {0};
@@ -137,7 +173,8 @@ int calibrate_all(struct calibrate_options *o, bool progress)
     char *path = budget_stats_path(s.model);
     char *bases = models_join(path, ".", "loki"), *threshold = models_join(path, ".", "share");
     models_make_folders(path);
-    bool has[] = {access(path, R_OK) == 0, access(bases, R_OK) == 0, access(threshold, R_OK) == 0};
+    bool has[] = {has_stats(&s, path, o->quiet), has_bases(s.model, bases),
+                  has_threshold(threshold)};
     if (!o->again && has[0] && has[1] && has[2]) {
         if (!o->quiet)
             cli_note("%s is there: --again learns it anew", path);

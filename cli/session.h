@@ -142,6 +142,7 @@ struct session {
     pith_plan plan;     /* of --kv (budget.h) */
     char *stats;        /* the path of the model's own statistics; owned. NULL: not looked for, or
                            there are none */
+    bool stats_are_bad; /* the file is there and cannot be used, which was said */
     char *keep_text;    /* --keep with that path; owned */
     char *read_text;    /* --read likewise */
     char *share_text;   /* --share with the model's threshold */

@@ -55,12 +55,15 @@ struct account {
 };
 
 /* Counts tokens that no lane holds any more, and the bytes of entries with those that are gone. The
-   lanes that a policy keeps come first; those with a window hold what they would without it. */
+   lanes that a policy keeps come first; those with a window hold what they would without it. Guests
+   of recall are not the full cache's: each is as large as an entry of the kept lanes, on average.
+ */
 static void count_gone(const struct session *s, struct account *a)
 {
     pith_lane_info lane;
     bool *held = cli_alloc((size_t)a->n_token, sizeof(*held));
     int32_t *positions = cli_alloc((size_t)a->n_token, sizeof(*positions));
+    int64_t entry_sum = 0, n_lane = 0;
     a->full_live_bytes = a->kv.live_bytes;
     for (int32_t l = 0; l < s->info.n_layer_kv; l++)
         for (int32_t h = 0; h < s->info.n_head_kv; h++) {
@@ -68,10 +71,15 @@ static void count_gone(const struct session *s, struct account *a)
                 continue;
             for (int32_t i = 0; i < lane.n_entry && i < a->n_token; i++)
                 held[positions[i]] = true;
-            if (l * s->info.n_head_kv + h < a->keep.n_lane && lane.n_page > 0)
-                a->full_live_bytes += (int64_t)(a->n_token - lane.n_entry) *
-                                      (lane.bytes / lane.n_page / a->kv.page_len);
+            if (l * s->info.n_head_kv + h >= a->keep.n_lane || lane.n_page == 0)
+                continue;
+            int64_t entry = lane.bytes / lane.n_page / a->kv.page_len;
+            a->full_live_bytes += (a->n_token - lane.n_entry) * entry;
+            entry_sum += entry;
+            n_lane++;
         }
+    if (n_lane > 0)
+        a->full_live_bytes -= a->n_guest * entry_sum / n_lane;
     for (int32_t i = 0; i < a->n_token; i++)
         a->n_gone += !held[i];
     free(positions);

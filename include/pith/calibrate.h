@@ -211,7 +211,8 @@ PITH_API pith_status pith_stats_get_map(const pith_stats *stats, int32_t i,
                                         pith_importance_map *out);
 
 /* share[lane], [n_lane] = the part of its entries that a lane keeps where `retention` of all lanes'
-   entries, the most important ones, are kept. NOT_FOUND for statistics without importance. */
+   entries, the most important ones, are kept. NOT_FOUND for statistics without importance. INVALID:
+   retention is not in 0..1. */
 PITH_API pith_status pith_stats_get_shares(const pith_stats *stats, double retention,
                                            double *share);
 

@@ -81,7 +81,9 @@ PITH_API pith_status pith_policy_get_preset(pith_verb verb, int32_t i, int32_t j
                                             pith_preset_info *out);
 
 /* Whether text, which may be NULL, can stand in pith_engine_params for the verb: known before there
-   is a model. That a budget in bytes is enough shows only with one. INVALID. */
+   is a model. That a budget in bytes is enough shows only with one. INVALID. So is
+   "custom", as a program's own policy (keep_score, read_score) is known by its params alone:
+   pith_policies_fit reads its options. */
 PITH_API pith_status pith_policy_check(pith_verb verb, const char *text, pith_error *err);
 
 /* The name nearest to a misspelt word, for "did you mean". At most a third of the word is wrong, or

@@ -181,10 +181,15 @@ def read_only(pointer: Any, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
 
 
 def token_ids(ids: Any) -> NDArray[np.int32]:
-    """Ids as C takes them, from any sequence of integers."""
+    """Ids as C takes them, from any sequence of integers. One that does not fit in 32 bits would
+    become another token, and is refused."""
     out = np.ascontiguousarray(ids)
-    if out.ndim != 1 or (out.size > 0 and out.dtype.kind not in "iu"):
+    whole = out.dtype.kind in "iu" or (out.dtype.kind == "O" and all(isinstance(i, int) for i in out.flat))
+    if out.ndim != 1 or (out.size > 0 and not whole):
         raise PithInvalid("token ids are a sequence of integers")
+    limits = np.iinfo(np.int32)
+    for at in np.flatnonzero((out < limits.min) | (out > limits.max))[:1]:
+        raise PithInvalid(f"token {at}: id {out[at]} does not fit in 32 bits")
     return out.astype(np.int32, copy=False)
 
 

@@ -2,10 +2,12 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from typing import Any, Callable, Iterable
 
 from .engine import Engine
-from .native import Callbacks, PithBusy, PithError, check, error_of, fields, new_error, pointer_to, token_ids
+from .native import (Callbacks, PithBusy, PithError, PithInvalid, check, error_of, fields, new_error,
+                     pointer_to, token_ids)
 from .sequence import REASONS, GenerateParams
 from ._pith import ffi, lib
 
@@ -105,9 +107,10 @@ class Scheduler:
     def generate(self, prompts: Iterable[Any], n_predict: int = -1, seeds: Iterable[int] | None = None,
                  **options: Any) -> list[Answer]:
         """The answers to prompts, in their order. seeds: one for each, so that an answer does not
-        depend on its place. A prompt that cannot be answered has an error, and the others go on."""
-        answers = []
-        for prompt, own in zip(prompts, _seeds(seeds)):
+        depend on its place; PithInvalid where there are fewer. A prompt that cannot be answered has
+        an error, and the others go on."""
+        given, answers = list(prompts), []
+        for prompt, own in zip(given, _seeds(seeds, len(given))):
             while True:
                 try:
                     answers.append(self.submit(prompt, n_predict, **own, **options))
@@ -128,12 +131,14 @@ class Scheduler:
         return fields(out)
 
 
-def _seeds(seeds: Iterable[int] | None) -> Iterable[dict[str, Any]]:
+def _seeds(seeds: Iterable[int] | None, n: int) -> list[dict[str, Any]]:
+    """The options of n prompts; seeds may go on behind them."""
     if seeds is None:
-        while True:
-            yield {}
-    for seed in seeds:
-        yield {"seed": seed}
+        return [{}] * n
+    out = [{"seed": seed} for seed in itertools.islice(seeds, n)]
+    if len(out) < n:
+        raise PithInvalid(f"seeds: {len(out)} for {n} prompts")
+    return out
 
 
 def _free_with(*held: Any) -> Callable[[Any], None]:

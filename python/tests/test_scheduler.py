@@ -1,4 +1,6 @@
 """Many prompts at once: each answer is the one that its prompt gets alone."""
+import itertools
+
 import numpy as np
 import pytest
 
@@ -16,6 +18,16 @@ def test_answers_are_those_of_one_at_a_time(engine):
         assert answer.tokens == [t.id for t in tokens if t.id >= 0]
         assert answer.reason == "length" and answer.error is None
     assert scheduler.stats["n_done"] == 6 and scheduler.stats["peak_running"] > 1
+
+
+def test_prompts_without_a_seed_are_refused_and_not_lost(engine):
+    scheduler = pithkv.Scheduler(engine)
+    with pytest.raises(pithkv.PithInvalid, match="seeds: 1 for 2 prompts"):
+        scheduler.generate(PROMPTS[:2], 3, seeds=[1])
+    assert scheduler.stats["n_step"] == 0
+    assert len(scheduler.generate(iter(PROMPTS[:2]), 3, seeds=itertools.count())) == 2
+    with pytest.raises(pithkv.PithInvalid, match="id 4294967301 "):
+        scheduler.submit([1, 2**32 + 5])
 
 
 def test_one_that_fails_leaves_the_others(model):

@@ -182,7 +182,7 @@ pith_status pi_new_file_open(const char *path, struct pi_new_file *file, pith_er
     file->stream = fopen(file->tmp_path, "wb");
     if (file->stream == NULL) {
         pith_status status =
-            pi_fail(err, PITH_IO, "%s: cannot create: %s", file->tmp_path, strerror(errno));
+            pi_fail(err, PITH_IO, "%s: cannot create: %s", file->path, strerror(errno));
         pi_new_file_discard(file);
         return status;
     }

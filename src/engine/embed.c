@@ -14,16 +14,25 @@ enum pooling { POOLING_NONE, POOLING_MEAN, POOLING_CLS, POOLING_LAST, POOLING_RA
 
 #define KEY_SIZE 128
 
+/* Whether the file says something: a key that is not there is no error. */
+static pith_status settle(pith_status status, const pith_error *found, pith_error *err)
+{
+    if (status == PITH_OK || status == PITH_NOT_FOUND)
+        return PITH_OK;
+    if (err != NULL)
+        *err = *found;
+    return status;
+}
+
 /* A file that says nothing is of a model that generates: the last token alone has seen the text. */
 static pith_status read_pooling(const struct pith_model *m, enum pooling *out, pith_error *err)
 {
     char key[KEY_SIZE];
     uint32_t type = POOLING_NONE;
     bool causal = true;
+    pith_error found;
     snprintf(key, sizeof(key), "%s.pooling_type", m->arch_name);
-    pith_status status = pi_gguf_u32(&m->gguf, key, &type, err);
-    if (status != PITH_OK && status != PITH_NOT_FOUND)
-        return status;
+    PI_TRY(settle(pi_gguf_u32(&m->gguf, key, &type, &found), &found, err));
     if (type > POOLING_LAST)
         return pi_fail(
             err, PITH_UNSUPPORTED,
@@ -32,9 +41,7 @@ static pith_status read_pooling(const struct pith_model *m, enum pooling *out, p
             key, type);
     *out = type == POOLING_NONE ? POOLING_LAST : (enum pooling)type;
     snprintf(key, sizeof(key), "%s.attention.causal", m->arch_name);
-    status = pi_gguf_bool(&m->gguf, key, &causal, err);
-    if (status != PITH_OK && status != PITH_NOT_FOUND)
-        return status;
+    PI_TRY(settle(pi_gguf_bool(&m->gguf, key, &causal, &found), &found, err));
     if (!causal)
         return pi_fail(err, PITH_UNSUPPORTED,
                        "%s: false: Pith does not run models whose tokens see those behind them",

@@ -289,7 +289,8 @@ pith_status pith_stage_plan(const pith_model *model, const pith_engine_params *p
     struct plan plan;
     PI_TRY(make_plan(model, params, &plan, err));
     if (i < 0 || i >= plan.stages.n)
-        return PITH_NOT_FOUND;
+        return pi_fail(err, PITH_NOT_FOUND, "stage %d: an engine of these params has %d", i,
+                       plan.stages.n);
     describe_stage(model, &plan.stages.stage[i], out);
     return PITH_OK;
 }
@@ -331,7 +332,7 @@ pith_status pith_engine_create(const pith_model *model, const pith_engine_params
     if (model->weights == NULL)
         return pi_fail(err, PITH_UNSUPPORTED, "the model was loaded for its vocabulary only");
     PI_TRY(pi_ranks_agree(make_plan(model, params, &plan, err), err));
-    plan.kv_bytes = pi_over_ranks_pages(model, &plan.geometry, plan.kv_bytes);
+    plan.kv_bytes = pi_over_ranks_pages(model, &plan.policies.keep, &plan.geometry, plan.kv_bytes);
 
     struct pith_engine *e = pi_mem_alloc(PI_MEM_OTHER, sizeof(*e));
     if (e == NULL)

@@ -100,12 +100,12 @@ int64_t pi_over_ranks_part(const struct pith_model *model, int64_t bytes)
     return pi_ranks()->n_rank == 1 ? bytes : bytes / n_all * n;
 }
 
-int64_t pi_over_ranks_pages(const struct pith_model *model, const struct kv_geometry *g,
-                            int64_t bytes)
+int64_t pi_over_ranks_pages(const struct pith_model *model, const struct keep_config *keep,
+                            const struct kv_geometry *g, int64_t bytes)
 {
     const struct pi_hparams *hp = &model->hp;
     int64_t unit = (int64_t)kv_page_bytes(g) * hp->n_head_kv, state = kv_bytes_of_state(g);
-    if (pi_ranks()->n_rank == 1 || has_windows(hp))
+    if (pi_ranks()->n_rank == 1 || has_windows(hp) || keep_config_allots(keep))
         return bytes;
     if (pi_shape_is_part(hp))
         unit = kv_bytes_for_tokens(g, 1);

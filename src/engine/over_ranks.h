@@ -27,9 +27,10 @@ pith_status pi_over_ranks_check_file(pith_error *err);
 int64_t pi_over_ranks_part(const struct pith_model *model, int64_t bytes);
 
 /* Of bytes for pages those that every rank has: as many pages for each KV head, by layers for each
-   lane. Not so where some layers have windows. */
-int64_t pi_over_ranks_pages(const struct pith_model *model, const struct kv_geometry *g,
-                            int64_t bytes);
+   lane. Not so where some layers have windows, nor where lanes share a budget by their scores. Such
+   ranks do not run out together (pi_over_ranks_are_alike), so that each may use all it has. */
+int64_t pi_over_ranks_pages(const struct pith_model *model, const struct keep_config *keep,
+                            const struct kv_geometry *g, int64_t bytes);
 
 /* Bytes of all ranks, of which this one's part is given. */
 int64_t pi_over_ranks_whole(const struct pith_model *model, int64_t bytes);

@@ -5,10 +5,12 @@
 #define _POSIX_C_SOURCE 200809L
 
 #include <fcntl.h>
+#include <glob.h>
 #include <jansson.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "testing.h"
 
@@ -291,6 +293,18 @@ TEST(an_interrupt_leaves_the_old_file)
     close(out);
 }
 
+/* Cuts the one file of statistics that there is off. */
+static void damage_statistics(const char *cache)
+{
+    char pattern[160];
+    glob_t found;
+    snprintf(pattern, sizeof(pattern), "%s/pith/*.stats", cache);
+    assert_int_equal(glob(pattern, 0, NULL, &found), 0);
+    assert_int_equal(found.gl_pathc, 1);
+    assert_int_equal(truncate(found.gl_pathv[0], 3000), 0);
+    globfree(&found);
+}
+
 /* Commands find by the model the files that `pith calibrate MODEL` leaves. */
 TEST(one_word_calibrates_all_that_policies_want)
 {
@@ -335,6 +349,20 @@ TEST(one_word_calibrates_all_that_policies_want)
     s = command(NULL, "run", "-m", PITH_SOURCE_DIR "/models/pith-mini.gguf", "-p", "a", "-n", "1",
                 "--keep", "kvzap:budget=25%", NULL);
     expect_failure(&s, 1, "pith calibrate"); /* another model's are not taken */
+    damage_statistics(cache);
+    s = command(NULL, "run", "-m", MODEL, "-p", "a", "-n", "1", "--keep", "kvzap:budget=25%",
+                "--read", "loki:budget=256", NULL);
+    expect_word(s.err, ".stats: the file has 3000 bytes and should have ");
+    const char *first = strstr(s.err, "learns them anew");
+    assert_non_null(first);
+    assert_null(strstr(first + 1, "learns them anew"));
+    s = command(NULL, "calibrate", MODEL, "-t", "1", NULL);
+    expect_status(&s, 0);
+    expect_word(s.err, "they are learned anew");
+    expect_word(s.err, "pith-nano is calibrated, in ");
+    s = command(NULL, "run", "-m", MODEL, "-f", TEXT, "-n", "1", "--keep", "kvzap:budget=25%",
+                NULL);
+    expect_status(&s, 0);
     unsetenv("XDG_CACHE_HOME");
 }
 

@@ -101,6 +101,21 @@ TEST(rounds_over_lanes_of_several_ranks_are_those_of_one_process)
     expect_rounds("3", "--split layers");
 }
 
+/* A rank whose lanes score higher needs more pages than another. */
+TEST(lanes_that_share_a_budget_fit_the_memory_of_their_ranks)
+{
+    static const char *const keep[] = {"random:granularity=global,budget=100,slack=16",
+                                       "adakv:budget=100,slack=16"};
+    char words[512];
+    for (size_t i = 0; i < sizeof(keep) / sizeof(keep[0]); i++) {
+        snprintf(words, sizeof(words),
+                 "run -t 1 -n 2 --recall none -m " NANO " -f " PITH_SOURCE_DIR
+                 "/models/demo/prompt-2k.txt --keep %s",
+                 keep[i]);
+        expect_parts("2", "", words);
+    }
+}
+
 /* One rank has layers with windows alone, whose lanes take less. */
 TEST(all_ranks_refuse_what_does_not_fit_one_of_them)
 {

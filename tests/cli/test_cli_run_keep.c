@@ -228,6 +228,25 @@ TEST(json_tells_the_full_cache_of_a_model_with_windows)
     assert_int_equal(live[0], live[1]);
 }
 
+/* Entries that recall has brought back are not the full cache's. */
+TEST(json_tells_the_full_cache_without_guests)
+{
+    int64_t live[2];
+    for (int32_t i = 0; i < 2; i++) {
+        struct said s = command(
+            NULL, "run", "-m", MODEL, "-f", PITH_SOURCE_DIR "/models/demo/prompt-2k.txt", "-n",
+            "24", "--ignore-eos", "--json", "--keep", i == 0 ? "none" : "streaming:budget=256",
+            "--recall", i == 0 ? "none" : "kv", NULL);
+        expect_status(&s, 0);
+        json_t *o = json_loads(s.err, 0, NULL);
+        assert_non_null(o);
+        live[i] = whole(o, i == 0 ? "kv_live_bytes" : "kv_full_live_bytes");
+        assert_true(i == 0 || whole(o, "recall_guests") > 0);
+        json_decref(o);
+    }
+    assert_int_equal(live[0], live[1]);
+}
+
 /* The full cache has nothing to tell, and a policy without a round only that. */
 TEST(the_full_cache_tells_nothing_of_eviction)
 {

@@ -156,6 +156,15 @@ TEST(takes_the_last_token)
 TEST(unsaid_is_last)
 {
     check_pooling("pooling=0", false, true);
+    pith_model *model = load(make("unsaid.gguf", ""));
+    pith_engine *e = start(model, 64, 1);
+    float vector[N_EMBD];
+    err = (pith_error){.status = PITH_OK};
+    embed(e, 3, vector);
+    assert_int_equal(err.status, PITH_OK); /* keys that are not there are no error */
+    assert_string_equal(err.message, "");
+    pith_engine_free(e);
+    pith_model_free(model);
 }
 
 TEST(takes_the_mean_of_tokens)

@@ -311,6 +311,7 @@ static int32_t layers_in(int64_t bytes, int64_t kv_bytes)
     for (int32_t i = 0; pith_stage_plan(model, &p, i, &s, &err) == PITH_OK; i++)
         if (strcmp(s.device, "cuda:1") == 0)
             n += s.n_layer + s.output;
+    assert_non_null(strstr(err.message, ": an engine of these params has "));
     return n;
 }
 

@@ -415,4 +415,7 @@ TEST(names_and_options_of_others_are_refused)
     assert_true(refuses(NULL, "custom:queries=2", true, false));
     assert_true(refuses("custom", NULL, false, true));
     assert_true(refuses(NULL, "custom", false, false));
+    /* Without params there is no function that the name could mean. */
+    assert_int_equal(pith_policy_check(PITH_KEEP, "custom", NULL), PITH_INVALID);
+    assert_int_equal(pith_policy_check(PITH_READ, "custom:values=on", NULL), PITH_INVALID);
 }

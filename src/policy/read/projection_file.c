@@ -98,7 +98,10 @@ static pith_status get_header(struct pi_cursor *c, size_t size, struct header *h
     if (size < HEADER_SIZE + SUM_SIZE)
         return pi_fail(err, PITH_FORMAT, "%zu bytes are too few for a projection", size);
     PI_TRY(get_field(c, 4, "header size", HEADER_SIZE, HEADER_SIZE, &value, err));
-    PI_TRY(get_field(c, 8, "bytes of the file", size, size, &value, err));
+    value = pi_get(c, 8);
+    if (value != size)
+        return pi_fail(err, PITH_FORMAT, "its header says %llu bytes, the file has %zu",
+                       (unsigned long long)value, size);
     h->shape.fingerprint = pi_get(c, 8);
     PI_TRY(get_field(c, 8, "tokens", 0, INT64_MAX, &n_token, err));
     PI_TRY(get_field(c, 4, "layers", 1, PROJECTION_MAX_LAYER, &n_layer, err));

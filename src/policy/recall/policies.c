@@ -133,6 +133,9 @@ static pith_status check_kv(const struct recall_config *c, pith_error *err)
         return pi_fail(err, PITH_INVALID,
                        "recall: score: triattention needs the model's statistics (stats=FILE, made "
                        "by pith calibrate)");
+    if (o->score != RECALL_TRIATTENTION && o->stats[0] != '\0')
+        return pi_fail(err, PITH_INVALID,
+                       "recall: stats: %.64s: only score=triattention reads statistics", o->stats);
     if (o->ram == 0 && o->file[0] == '\0')
         return pi_fail(err, PITH_INVALID,
                        "recall: ram: 0 bytes and no file: nothing that is evicted could come back");

@@ -27,7 +27,7 @@ pith_status recall_score_open(struct recall_tier *tier, pith_error *err)
     if (m->rope == NULL)
         return pi_fail(err, PITH_INVALID,
                        "recall: score=triattention: it is not known how the keys were rotated");
-    PI_TRY(pith_stats_load(tier->o.stats, &stats->stats, err));
+    PI_TRY(stats_load_option("recall", tier->o.stats, &stats->stats, err));
     PI_TRY(stats_check_lanes(stats->stats, m, "recall: ", err));
     const struct triattention_form form = {.offset_max = OFFSET_MAX,
                                            .flat = stats->stats->n_flat > 0};

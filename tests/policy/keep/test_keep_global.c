@@ -336,6 +336,9 @@ TEST(refuses_scores_that_lanes_do_not_share)
         {"random:heads=1/2,split=calibrated",
          "keep: split: calibrated: every lane has a share already, so that layers and heads have "
          "none"},
+        {"random:split=foo",
+         "keep: split: \"foo\" is neither even, calibrated nor calibrated:10% (a share of the "
+         "entries above 0% and at most 100%)"},
         {"random:split=calibrated",
          "keep: split: calibrated: shares come from importance in statistics: `pith calibrate "
          "importance` writes them, and stats=FILE reads them"},

@@ -84,6 +84,8 @@ TEST(segments_evict_evenly)
 
 /* ---- shares ---- */
 
+#define LIMITS " above zero, up to 1e+09"
+
 TEST(splits_are_read_and_sum_up)
 {
     double w[4];
@@ -102,9 +104,12 @@ TEST(splits_are_read_and_sum_up)
     } cases[] = {
         {"1/2", "keep: heads: 2 numbers, and 4 are shared among"},
         {"1/2/3/4/5", "keep: heads: 5 numbers, and 4 are shared among"},
-        {"1/0/1/1", "keep: heads: number 2, at \"0/1/1\", is not above zero"},
-        {"1/x/1/1", "keep: heads: number 2, at \"x/1/1\", is not above zero"},
-        {"1//1/1", "keep: heads: number 2, at \"/1/1\", is not above zero"},
+        {"1/0/1/1", "keep: heads: number 2, at \"0/1/1\", is not a number" LIMITS},
+        {"1/x/1/1", "keep: heads: number 2, at \"x/1/1\", is not a number" LIMITS},
+        {"1//1/1", "keep: heads: number 2, at \"/1/1\", is not a number" LIMITS},
+        {"1e30/1/1/1", "keep: heads: number 1, at \"1e30/1/1/1\", is not a number" LIMITS},
+        {"50%", "keep: heads: number 1, at \"50%\", is not a number" LIMITS},
+        {"", "keep: heads: it is empty: even, pyramid:BETA, numbers (1/2/1) or a file"},
         {"pyramid:0.5", "keep: heads: \"pyramid:0.5\" has no number in 1..1e6"},
         {"pyramid:", "keep: heads: \"pyramid:\" has no number in 1..1e6"},
     };
@@ -113,6 +118,7 @@ TEST(splits_are_read_and_sum_up)
         assert_string_equal(err.message, cases[i].says);
     }
     assert_int_equal(keep_split_read("heads", "/nowhere/shares", 4, w, &err), PITH_IO);
+    assert_non_null(strstr(err.message, "keep: heads: /nowhere/shares: cannot open"));
     char path[] = "/tmp/pith-shares-XXXXXX";
     int fd = mkstemp(path);
     assert_true(fd >= 0 && write(fd, "3\n1\n2\n2\n", 8) == 8);

@@ -399,16 +399,21 @@ TEST(marks_and_sums_go_along_with_a_file)
 
 /* ---- what does not fit ---- */
 
-static void expect_refused(const char *keep, const char *word)
+static void expect_status(pith_status status, const char *keep, const char *word)
 {
     pith_engine_params params;
     pith_engine *e = NULL;
     err = (pith_error){0};
     pith_engine_params_default(&params);
     params.keep = keep;
-    assert_int_equal(pith_engine_create(model, &params, &e, &err), PITH_INVALID);
+    assert_int_equal(pith_engine_create(model, &params, &e, &err), status);
     if (strstr(err.message, word) == NULL)
         fail_msg("\"%s\" does not say %s", err.message, word);
+}
+
+static void expect_refused(const char *keep, const char *word)
+{
+    expect_status(PITH_INVALID, keep, word);
 }
 
 TEST(refuses_statistics_that_lack_something)
@@ -422,7 +427,9 @@ TEST(refuses_statistics_that_lack_something)
     snprintf(text, sizeof(text), "kvzap:features=hidden,stats=%s", in_folder("keys.stats"));
     expect_refused(text, "keys alone");
     snprintf(text, sizeof(text), "kvzap:features=network,stats=%s", in_folder("keys.stats"));
-    expect_refused(text, "keys alone");
+    expect_refused(text, "kvzap: features=network: the statistics have weights for keys alone");
+    expect_status(PITH_IO, "kvzap:stats=/nowhere/a.stats",
+                  "keep: stats: /nowhere/a.stats: cannot open");
     struct stats_importance *m = make_importance(info.n_embd, model->hp.dim_k + 2);
     memset(m->key_weight, 0, (size_t)n_lane * (size_t)(m->n_feature + 1) * sizeof(float));
     memset(m->hidden_weight, 0, (size_t)n_lane * (size_t)(m->n_embd + 1) * sizeof(float));

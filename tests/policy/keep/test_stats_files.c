@@ -327,7 +327,7 @@ TEST(a_full_disk_leaves_the_old_file)
     assert_int_equal(rmdir(folder), 0); /* so nothing lay beside it */
 
     folder_path(folder, "b", path, sizeof(path)); /* the folder is gone */
-    expect(pith_stats_save(s, path, &err), &err, PITH_IO, "cannot create");
+    expect(pith_stats_save(s, path, &err), &err, PITH_IO, "/b: cannot create");
     expect(pith_stats_load(path, &again, &err), &err, PITH_IO, "cannot open");
     snprintf(text, sizeof(text), "%s", "/");
     expect(pith_stats_load(text, &again, &err), &err, PITH_IO, "regular");

@@ -307,6 +307,17 @@ TEST(shares_have_an_exact_mean)
     }
 }
 
+TEST(shares_are_of_a_part_of_the_entries)
+{
+    double share[LANES];
+    struct pith_stats s = {.importance = make_importance(0, 1)};
+    assert_int_equal(pith_stats_get_shares(&s, 1.0, share), PITH_OK);
+    assert_int_equal(pith_stats_get_shares(&s, -1.0, share), PITH_INVALID);
+    assert_int_equal(pith_stats_get_shares(&s, 2.0, share), PITH_INVALID);
+    assert_int_equal(pith_stats_get_shares(&s, (double)NAN, share), PITH_INVALID);
+    stats_importance_free(s.importance);
+}
+
 /* Two lanes whose targets lie apart: half of all entries is all of one and none of the other. */
 TEST(lanes_that_lie_apart_get_all_or_nothing)
 {

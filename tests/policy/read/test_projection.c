@@ -157,7 +157,7 @@ TEST(a_damaged_field_is_named)
         {0, 1, 'X', PITH_FORMAT, "PITHLOKI"},
         {8, 4, 2, PITH_UNSUPPORTED, "version 2"},
         {12, 4, 80, PITH_FORMAT, "header size: 80"},
-        {16, 8, 12345, PITH_FORMAT, "bytes of the file: 12345"},
+        {16, 8, 12345, PITH_FORMAT, "its header says 12345 bytes, the file has "},
         {32, 8, UINT64_MAX, PITH_FORMAT, "tokens: 18446744073709551615"},
         {40, 4, 0, PITH_FORMAT, "layers: 0"},
         {40, 4, 5000, PITH_FORMAT, "layers: 5000"},
@@ -198,7 +198,7 @@ TEST(a_damaged_field_is_named)
     }
     bad[size] = 0;
     memcpy(bad, data, size);
-    refused(bad, size + 1, PITH_FORMAT, "bytes of the file");
+    refused(bad, size + 1, PITH_FORMAT, "its header says ");
     test_free(bad);
     pi_mem_free(data);
     pith_projection_free(p);

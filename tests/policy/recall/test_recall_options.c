@@ -93,6 +93,7 @@ TEST(refuses_wrong_options_with_a_sentence)
          "recall: score: \"best\" is none of attention, quoka, bounds, triattention"},
         {"kv:score=triattention", "recall: score: triattention needs the model's statistics "
                                   "(stats=FILE, made by pith calibrate)"},
+        {"kv:stats=a.stats", "recall: stats: a.stats: only score=triattention reads statistics"},
         {"kv:ram=0B", "recall: ram: 0 bytes and no file: nothing that is evicted could come back"},
         {"kv:", "recall: \"kv:\" ends where options should begin"},
         {"text:top=65", "recall: top: 65 is not in 1..64"},

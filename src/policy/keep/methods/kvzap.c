@@ -359,7 +359,8 @@ static pith_status check_features(int32_t features, const struct stats_importanc
                        "kvzap: features=key: the statistics have weights for layers' inputs alone");
     if (features != FEATURES_KEY && m->n_embd == 0)
         return pi_fail(err, PITH_INVALID,
-                       "kvzap: features=hidden: the statistics have weights for keys alone");
+                       "kvzap: features=%s: the statistics have weights for keys alone",
+                       features == FEATURES_NETWORK ? "network" : "hidden");
     if (features == FEATURES_HIDDEN &&
         !any_weight(m->hidden_weight, n_lane * ((size_t)m->n_embd + 1)))
         return pi_fail(err, PITH_INVALID,

@@ -33,7 +33,7 @@ static pith_status load_stats(struct keep *k, pith_error *err)
     k->model.stats = NULL;
     if (c->rules.stats[0] == '\0')
         return PITH_OK;
-    PI_TRY(pith_stats_load(c->rules.stats, &k->stats, err));
+    PI_TRY(stats_load_option("keep", c->rules.stats, &k->stats, err));
     if (k->model.model != NULL)
         PI_TRY(take_part(k->stats, k->model.model, err));
     PI_TRY(stats_check_lanes(k->stats, &k->model, "", err));

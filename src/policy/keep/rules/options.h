@@ -159,6 +159,10 @@ pith_status keep_split_calibrated(struct keep_config *config, const struct kv_ge
 /* Whether the policy wants distances between places within the lane (KEEP_NEED_PLACES). */
 bool keep_config_places(const struct keep_config *config);
 
+/* The share of the entries that lanes were compared at, of split: "calibrated" or
+   "calibrated:10%". */
+pith_status keep_split_retention(const struct keep_rules *rules, double *out, pith_error *err);
+
 /* Fills weight [n], their mean 1, from "even", "pyramid:BETA" ("pyramidkv:BETA"), numbers "1/2/1",
    or the name of a file of n numbers. INVALID names the key; IO. */
 pith_status keep_split_read(const char *key, const char *text, int32_t n, double *weight,

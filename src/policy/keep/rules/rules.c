@@ -406,8 +406,10 @@ static pith_status check_global(const struct keep_rules *r, pith_error *err)
 /* A share of its own for every lane. */
 static pith_status check_split(const struct keep_rules *r, pith_error *err)
 {
+    double retention;
     if (strcmp(r->split, "even") == 0)
         return PITH_OK;
+    PI_TRY(keep_split_retention(r, &retention, err));
     if (r->granularity != KEEP_LAYER_HEAD)
         return pi_fail(err, PITH_INVALID,
                        "keep: split: %.64s: lanes that keep the same positions, as with "

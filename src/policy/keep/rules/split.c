@@ -11,6 +11,8 @@
 /* Entries of every lane beyond what is protected that its share does not touch: a page of the
    smallest, as less would free no memory. */
 #define LANE_LEAST 16
+/* Of the numbers that say shares. */
+#define NUMBER_MOST 1e9
 /* A share of the entries where neither the budget nor the option names one. */
 #define RETENTION 0.25
 
@@ -39,7 +41,7 @@ static void normalise(int32_t n, double *weight)
 }
 
 /* A number at the beginning of text [len], behind blanks, that ends there or before `end`; *used
-   characters with what ends it. False: none, or not above zero. */
+   characters with what ends it. False: none, not above zero, or too large. */
 static bool read_number(const char *text, size_t len, char end, size_t *used, double *out)
 {
     size_t n = 0, blank = 0;
@@ -48,7 +50,7 @@ static bool read_number(const char *text, size_t len, char end, size_t *used, do
     while (blank < n && pi_is_space(text[blank]))
         blank++;
     *used = n < len ? n + 1 : n;
-    return pi_number_read(text + blank, n - blank, out) && *out > 0.0 && *out <= 1e9;
+    return pi_number_read(text + blank, n - blank, out) && *out > 0.0 && *out <= NUMBER_MOST;
 }
 
 /* Exactly n numbers, each ended by `end` or the text. */
@@ -60,8 +62,10 @@ static pith_status read_numbers(const char *key, const char *text, size_t len, c
     for (; at < len; i++) {
         double x;
         if (!read_number(text + at, len - at, end, &used, &x))
-            return pi_fail(err, PITH_INVALID, "keep: %s: number %d, at \"%.*s\", is not above zero",
-                           key, i + 1, (int)pi_min((int64_t)(len - at), 16), text + at);
+            return pi_fail(err, PITH_INVALID,
+                           "keep: %s: number %d, at \"%.*s\", is not a number above zero, up to %g",
+                           key, i + 1, (int)pi_min((int64_t)(len - at), 24), text + at,
+                           NUMBER_MOST);
         if (i < n)
             weight[i] = x;
         at += used;
@@ -78,7 +82,10 @@ static pith_status read_file(const char *key, const char *path, int32_t n, doubl
                              pith_error *err)
 {
     struct pi_file file = {0};
-    PI_TRY(pi_file_map(path, &file, err));
+    pith_error why;
+    pith_status opened = pi_file_map(path, &file, &why);
+    if (opened != PITH_OK)
+        return pi_fail(err, opened, "keep: %s: %s", key, why.message);
     const char *text = (const char *)file.data;
     size_t mark = pi_utf8_mark(text, file.size);
     pith_status status = read_numbers(key, text + mark, file.size - mark, '\n', n, weight, err);
@@ -101,13 +108,15 @@ pith_status keep_split_read(const char *key, const char *text, int32_t n, double
         return fill_pyramid(key, text + sizeof(beyond) - 1, n, weight, err);
     if (text[0] >= '0' && text[0] <= '9')
         return read_numbers(key, text, strlen(text), '/', n, weight, err);
+    if (text[0] == '\0')
+        return pi_fail(err, PITH_INVALID,
+                       "keep: %s: it is empty: even, pyramid:BETA, numbers (1/2/1) or a file", key);
     return read_file(key, text, n, weight, err);
 }
 
 /* ---- by calibration ---- */
 
-/* The share of the entries that lanes were compared at: "calibrated" or "calibrated:10%". */
-static pith_status read_retention(const struct keep_rules *r, double *out, pith_error *err)
+pith_status keep_split_retention(const struct keep_rules *r, double *out, pith_error *err)
 {
     static const char name[] = "calibrated";
     const char *text = r->split, *number = text + sizeof(name);
@@ -167,8 +176,8 @@ pith_status keep_split_calibrated(struct keep_config *c, const struct kv_geometr
     struct pith_stats *stats = NULL;
     double retention;
     int32_t n_lane = g->n_layer * g->n_head;
-    PI_TRY(read_retention(&c->rules, &retention, err));
-    PI_TRY(pith_stats_load(c->rules.stats, &stats, err));
+    PI_TRY(keep_split_retention(&c->rules, &retention, err));
+    PI_TRY(stats_load_option("keep", c->rules.stats, &stats, err));
     const struct stats_importance *m = stats->importance;
     pith_status status = PITH_OK;
     if (m == NULL)

@@ -357,6 +357,13 @@ pith_status pith_stats_load(const char *path, pith_stats **out, pith_error *err)
     return status == PITH_OK ? PITH_OK : pi_file_fail(path, status, &why, err);
 }
 
+pith_status stats_load_option(const char *verb, const char *path, pith_stats **out, pith_error *err)
+{
+    pith_error why;
+    pith_status status = pith_stats_load(path, out, &why);
+    return status == PITH_OK ? PITH_OK : pi_fail(err, status, "%s: stats: %s", verb, why.message);
+}
+
 pith_status pith_stats_save(const pith_stats *s, const char *path, pith_error *err)
 {
     uint8_t *data = NULL;

@@ -134,6 +134,10 @@ void stats_add(const struct pi_rope *rope, int32_t n_flat, const float *x, doubl
    pith_stats_free, which takes it at any stage. NOMEM. */
 pith_status stats_alloc(struct pith_stats *s, bool has_freq, bool has_k, pith_error *err);
 
+/* pith_stats_load of the file that a verb's option names: a refusal begins with both. */
+pith_status stats_load_option(const char *verb, const char *path, pith_stats **out,
+                              pith_error *err);
+
 /* A new empty object. NOMEM. */
 pith_status stats_new(struct pith_stats **out, pith_error *err);
 

@@ -451,6 +451,8 @@ pith_status pith_stats_get_shares(const pith_stats *s, double retention, double 
 {
     if (s->importance == NULL)
         return PITH_NOT_FOUND;
+    if (!(retention >= 0.0 && retention <= 1.0))
+        return PITH_INVALID;
     stats_lane_shares(s->importance, retention, share);
     return PITH_OK;
 }
