@@ -12,8 +12,8 @@ bool outputs_same_file(const char *a, const char *b);
    The groups and the values stay borrowed, for outputs_check_input. */
 void outputs_check(const struct option_group *groups, const void *values);
 
-/* Fails (usage) where an option writes to a file that is read though no option has its path: the
-   model that a name stands for, or statistics that were found. path may be NULL. */
+/* Fails (usage) where an option writes to a file whose path no option has, as of the model that a
+   name stands for. path may be NULL. */
 void outputs_check_input(const char *path);
 
 #endif
