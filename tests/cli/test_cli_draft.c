@@ -66,7 +66,7 @@ TEST(drafts_change_no_text)
     }
 }
 
-/* A recording sees each token once: drafts that are asked for beside it are taken, and none comes. */
+/* A recording sees each token once: drafts may be asked for beside it, and none comes. */
 TEST(nothing_is_drafted_while_recording)
 {
     char path[128];
