@@ -17,7 +17,7 @@ const struct option batch_report_option_table[] = {
     {"--progress", NULL, NULL, OPTION_FLAG, AT(progress), .absent = "on a terminal",
      .help = "show the progress on standard error"},
     {"--quiet", "-q", NULL, OPTION_FLAG, AT(quiet), .help = "print no figures at the end"},
-    {"--json", NULL, "FILE", OPTION_TEXT, AT(json), .absent = "",
+    {"--json", NULL, "FILE", OPTION_TEXT, AT(json), .absent = "", .writes = true,
      .help = "write the figures as JSON; - is standard output"},
     {0},
 };

@@ -23,6 +23,7 @@
 #include "calibrate_ranges.h"
 #include "calibrate_share.h"
 #include "models.h"
+#include "outputs.h"
 
 /* ---- options ---- */
 
@@ -115,7 +116,7 @@ static const struct option inspect_table[] = {
      .absent = "that of the curve that tells most", .help = "layer of the curve that is drawn"},
     {"--head", NULL, "H", OPTION_INT, AT(head), .min = -1, .max = 1 << 20,
      .absent = "that of the curve that tells most", .help = "its query head"},
-    {"--html", NULL, "FILE", OPTION_TEXT, AT(html), .absent = "none",
+    {"--html", NULL, "FILE", OPTION_TEXT, AT(html), .absent = "none", .writes = true,
      .help = "also write a page with drawings of the text's queries, keys and blocks"},
     {0},
 };
@@ -238,12 +239,6 @@ struct cli_ids calibrate_read_tokens(const struct calibrate_options *o, const st
     return ids;
 }
 
-static bool same_file(const struct stat *a, const char *path)
-{
-    struct stat b;
-    return path != NULL && stat(path, &b) == 0 && a->st_dev == b.st_dev && a->st_ino == b.st_ino;
-}
-
 /* A file that cannot be written is refused before the calibration, which is long. */
 static void check_output(const struct calibrate_options *o)
 {
@@ -259,8 +254,8 @@ static void check_output(const struct calibrate_options *o)
         return;
     if (!S_ISREG(st.st_mode))
         cli_fail("%s: not a regular file", o->out);
-    if (same_file(&st, o->model.path) || same_file(&st, calibrate_source(o)) ||
-        same_file(&st, o->select))
+    if (outputs_same_file(o->out, o->model.path) ||
+        outputs_same_file(o->out, calibrate_source(o)) || outputs_same_file(o->out, o->select))
         cli_fail("%s: the statistics would replace a file that they are made from", o->out);
 }
 

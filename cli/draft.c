@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "models.h"
+#include "outputs.h"
 
 #include "pith/policy.h"
 
@@ -73,6 +74,7 @@ void draft_load(struct session *s, const struct draft_options *o, const struct m
     load.cache_weights = m->cache_weights;
     load.on_demand = session_uses_gpu(m);
     char *found = models_find(o->what);
+    outputs_check_input(found);
     pith_status status = pith_model_load(found, &load, &s->draft_model, &err);
     free(found);
     if (status != PITH_OK)

@@ -26,9 +26,9 @@ const struct option measure_option_table[] = {
      .help = "prompts are messages: apply the model's chat template"},
     {"--text", NULL, NULL, OPTION_FLAG, AT(keep_text),
      .help = "keep prompts and answers in the result, where the task has them"},
-    {"--json", NULL, "FILE", OPTION_TEXT, AT(json), .absent = "",
+    {"--json", NULL, "FILE", OPTION_TEXT, AT(json), .absent = "", .writes = true,
      .help = "write the whole result as JSON; - is standard output"},
-    {"--csv", NULL, "FILE", OPTION_TEXT, AT(csv), .absent = "",
+    {"--csv", NULL, "FILE", OPTION_TEXT, AT(csv), .absent = "", .writes = true,
      .help = "write the rows as CSV; - is standard output"},
     {"--progress", NULL, NULL, OPTION_FLAG, AT(progress), .absent = "on a terminal",
      .help = "show the progress and the time left on standard error"},
@@ -132,9 +132,6 @@ static void check_options(const struct eval_options *o)
 {
     if (is_standard(o->measure.json) && is_standard(o->measure.csv))
         cli_fail_usage("--json - and --csv - both write to standard output: name a file for one");
-    if (o->measure.json != NULL && o->measure.csv != NULL &&
-        strcmp(o->measure.json, o->measure.csv) == 0)
-        cli_fail_usage("--json and --csv name the same file, \"%s\"", o->measure.json);
     check_output("--json", o->measure.json);
     check_output("--csv", o->measure.csv);
 }

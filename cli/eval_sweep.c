@@ -29,6 +29,7 @@ static const struct option sweep_option_table[] = {
     {"FILE", NULL, NULL, OPTION_TEXT, AT(path), .required = true,
      .help = "a JSON file with the measurements; docs/eval.md describes it"},
     {"--output", "-o", "FILE", OPTION_TEXT, AT(out), .absent = "as FILE says, or FILE with .jsonl",
+     .writes = true,
      .help = "the results, one line each; those that are there are not measured again"},
     {"--fresh", NULL, NULL, OPTION_FLAG, AT(fresh), .help = "forget the results that are there"},
     {0},
@@ -37,9 +38,9 @@ static const struct option sweep_option_table[] = {
 
 #define AT(member) .offset = offsetof(struct measure_options, member)
 static const struct option output_option_table[] = {
-    {"--json", NULL, "FILE", OPTION_TEXT, AT(json), .absent = "",
+    {"--json", NULL, "FILE", OPTION_TEXT, AT(json), .absent = "", .writes = true,
      .help = "write the table as JSON; - is standard output"},
-    {"--csv", NULL, "FILE", OPTION_TEXT, AT(csv), .absent = "",
+    {"--csv", NULL, "FILE", OPTION_TEXT, AT(csv), .absent = "", .writes = true,
      .help = "write the table as CSV; - is standard output"},
     {"--progress", NULL, NULL, OPTION_FLAG, AT(progress), .absent = "on a terminal",
      .help = "show the progress and the time left on standard error"},
@@ -133,7 +134,7 @@ struct report_command {
 static const struct option report_option_table[] = {
     {"FILES", NULL, NULL, OPTION_TEXTS, AT(files),
      .help = "results of \"pith eval sweep\", or lines of --json results"},
-    {"--output", "-o", "FILE", OPTION_TEXT, AT(out), .required = true,
+    {"--output", "-o", "FILE", OPTION_TEXT, AT(out), .required = true, .writes = true,
      .help = "the page to write, HTML that needs nothing else"},
     {0},
 };

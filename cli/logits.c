@@ -35,7 +35,7 @@ static const struct option logits_option_table[] = {
     {"--top", NULL, "N", OPTION_INT, AT(top), .max = INT32_MAX,
      .help = "greatest logits to print of each position"},
     {"--json", NULL, NULL, OPTION_FLAG, AT(json), .help = "print JSON"},
-    {"--out", "-o", "FILE", OPTION_TEXT, AT(out), .absent = "",
+    {"--out", "-o", "FILE", OPTION_TEXT, AT(out), .absent = "", .writes = true,
      .help = "write all logits too, as little-endian f32 [position][token]"},
     {0},
 };

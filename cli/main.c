@@ -11,6 +11,7 @@
 #include "command.h"
 #include "io.h"
 #include "manual.h"
+#include "outputs.h"
 #include "ranks.h"
 #include "pith/policy.h"
 
@@ -186,6 +187,7 @@ static int run_leaf(const struct verb *verb, int argc, char **argv)
     if (help) {
         print_help(verb);
     } else {
+        outputs_check(c->groups, options);
         note_taken(c, options, &taken);
         status = c->run(options);
     }

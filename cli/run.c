@@ -72,9 +72,9 @@ static const struct option output_option_table[] = {
     {"--json", NULL, NULL, OPTION_FLAG, AT(json), .help = "print the statistics as a line of JSON"},
     {"--show-kv", NULL, NULL, OPTION_FLAG, AT(show_kv),
      .help = "draw the KV memory at the end, on standard error"},
-    {"--record", NULL, "FILE", OPTION_TEXT, AT(record), .absent = "",
+    {"--record", NULL, "FILE", OPTION_TEXT, AT(record), .absent = "", .writes = true,
      .help = "write queries, keys and values of every token as safetensors"},
-    {"--map", NULL, "FILE", OPTION_TEXT, AT(map), .absent = "",
+    {"--map", NULL, "FILE", OPTION_TEXT, AT(map), .absent = "", .writes = true,
      .help =
          "draw which positions each layer and head kept: NAME.html is a page, other names are SVG"},
     {0},

@@ -8,6 +8,7 @@
 
 #include "budget.h"
 #include "models.h"
+#include "outputs.h"
 #include "ranks.h"
 
 #include "pith/inspect.h"
@@ -384,6 +385,7 @@ void session_load(struct session *s, const struct model_options *o, bool vocab_o
     s->path = models_resolve(o);
     if (s->path == NULL)
         cli_fail_usage("-m FILE is missing: the model, a GGUF file; -hf names one of a hub");
+    outputs_check_input(s->path);
     const char *slash = strrchr(s->path, '/');
     char what[128];
     snprintf(what, sizeof(what), "loading %.80s, packing its weights",

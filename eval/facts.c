@@ -73,7 +73,9 @@ static pith_status read_part(const json_t *object, struct place at, struct facts
     const json_t *value = json_object_get(object, at.field);
     if (json_is_array(value) && json_array_size(value) > 0)
         return read_ids(value, at, out, err);
-    if (!json_is_string(value) || json_string_length(value) == 0)
+    if ((json_is_array(value) || json_is_string(value)) && json_string_length(value) == 0)
+        return bad(at, "is empty", err);
+    if (!json_is_string(value))
         return bad(at, "is neither a text nor a list of token ids", err);
     out->text = eval_copy(json_string_value(value));
     return out->text != NULL ? PITH_OK : no_memory(err);
@@ -111,6 +113,8 @@ static pith_status read_item(const json_t *json, int32_t line, struct facts_item
         return status;
     at.field = "questions";
     size_t n = json_array_size(list);
+    if (json_is_array(list) && n == 0)
+        return bad(at, "is empty", err);
     if (n == 0 || n > EVAL_MAX_TOKENS)
         return bad(at, "is no list of questions", err);
     item->question = calloc(n, sizeof(*item->question));

@@ -14,6 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define UNKNOWN_LENGTH (-1) /* of a line that has none */
+
 /* One line of a file. */
 struct item {
     struct eval_prompt prompt;
@@ -92,7 +94,14 @@ static pith_status read_item(struct longbench_run *r, const json_t *json, int32_
         return eval_fail(err, PITH_FORMAT,
                          "longbench: line %d: answers and all_classes are lists of texts",
                          (int)line);
-    it->length = json_is_integer(length) ? json_integer_value(length) : -1;
+    if (r->set->metric == LONGBENCH_CLASS && it->classes.n == 0)
+        return eval_fail(err, PITH_FORMAT,
+                         "longbench: line %d: all_classes is missing, by which %s is scored",
+                         (int)line, r->set->name);
+    if (json_is_integer(length) && json_integer_value(length) < 0)
+        return eval_fail(err, PITH_FORMAT, "longbench: line %d: length %lld is negative", (int)line,
+                         (long long)json_integer_value(length));
+    it->length = json_is_integer(length) ? json_integer_value(length) : UNKNOWN_LENGTH;
     eval_longbench_prompt(r->set, json_string_value(context), json_string_value(input),
                           &it->prompt.text);
     if (it->truths.failed || it->classes.failed)
@@ -227,7 +236,8 @@ static pith_status judge(const struct longbench_run *r, struct item *it, char *a
 static const struct {
     const char *name;
     int64_t least, end;
-} lengths[] = {{"0-4k", 0, 4000}, {"4-8k", 4000, 8000}, {"8k+", 8000, INT64_MAX}, {"?", -1, 0}};
+} lengths[] = {
+    {"0-4k", 0, 4000}, {"4-8k", 4000, 8000}, {"8k+", 8000, INT64_MAX}, {"?", UNKNOWN_LENGTH, 0}};
 
 static pith_status add_row(struct longbench_run *r, size_t k, pith_error *err)
 {

@@ -488,6 +488,14 @@ static pith_status ask(const struct needle_run *r, struct eval_run *run,
     return PITH_OK;
 }
 
+/* The right answer in full. Models of the pith style repeat the sentence, as in eval_facts_pick. */
+static const char *right_answer(const struct needle_run *r, const struct needle_text *t)
+{
+    const struct eval_needle_params *p = r->params;
+    bool repeats = p->style == EVAL_NEEDLE_PITH && p->needle == NULL && p->prefix == NULL;
+    return repeats ? t->needle : t->prompt.refs.at[0];
+}
+
 /* Both caches; what the full one costs is not the task's. */
 static pith_status ask_both(struct needle_run *r, const struct needle_text *t,
                             struct eval_answer *a, enum eval_verdict *verdict, pith_error *err)
@@ -496,7 +504,7 @@ static pith_status ask_both(struct needle_run *r, const struct needle_text *t,
     struct eval_answer full = {0};
     enum eval_verdict full_verdict = EVAL_FAIL;
     struct eval_pair pair = {.group = r->n_done};
-    pith_status status = eval_prompt_given(r->setup, &t->prompt, t->prompt.refs.at[0], &given, err);
+    pith_status status = eval_prompt_given(r->setup, &t->prompt, right_answer(r, t), &given, err);
     if (status == PITH_OK)
         status = ask(r, r->run, t, &given, a, verdict, err);
     pair.found = status == PITH_OK && *verdict == EVAL_PASS;

@@ -73,6 +73,8 @@ struct option {
     const char *one_of;   /* what it decides: a stronger source silences all options of that word */
     const char *with;     /* the flag of the command that it goes with */
     const char *keys;     /* further keys that a sweep's file may have for it */
+
+    bool writes; /* the value is a file that the command writes */
 };
 
 #endif

@@ -265,16 +265,29 @@ static void add_summary(const json_t *summary, struct eval_text *out)
     }
 }
 
+/* The cache in the words of the options that made it. */
+static void add_cache(const json_t *result, struct eval_text *out)
+{
+    static const char *const keys[] = {"read", "recall", "share", "store"};
+    const char *policy = json_string_value(json_object_get(result, "policy"));
+    eval_text_add(out, policy != NULL ? policy : "?");
+    for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
+        const char *text = json_string_value(json_object_get(result, keys[i]));
+        if (text != NULL)
+            eval_text_printf(out, ", %s %s", keys[i], text);
+    }
+}
+
 void eval_print_table(const json_t *result, struct eval_text *out)
 {
     const char *task = json_string_value(json_object_get(result, "task"));
     const char *model = json_string_value(json_object_get(result, "model"));
-    const char *policy = json_string_value(json_object_get(result, "policy"));
     const json_t *summary = json_object_get(result, "summary");
     const char *note = json_string_value(json_object_get(summary, "note"));
-    eval_text_printf(out, "%s of %s, cache: %s\n\n", task != NULL ? task : "result",
-                     model != NULL && model[0] != '\0' ? model : "a model without a name",
-                     policy != NULL ? policy : "?");
+    eval_text_printf(out, "%s of %s, cache: ", task != NULL ? task : "result",
+                     model != NULL && model[0] != '\0' ? model : "a model without a name");
+    add_cache(result, out);
+    eval_text_add(out, "\n\n");
     add_row_table(json_object_get(result, "rows"), json_object_get(result, "columns"), out);
     add_summary(summary, out);
     if (note != NULL && note[0] != '\0')

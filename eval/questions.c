@@ -139,7 +139,7 @@ static pith_status read_choices(const json_t *json, const char *problem, const j
 }
 
 /* The right answer: as such, as a list of final ones, or at the end of a solution. */
-static pith_status read_answer(const json_t *json, int32_t line, struct question *q,
+static pith_status find_answer(const json_t *json, int32_t line, struct question *q,
                                pith_error *err)
 {
     const json_t *answer = json_object_get(json, "answer");
@@ -160,6 +160,19 @@ static pith_status read_answer(const json_t *json, int32_t line, struct question
                          (int)line);
     }
     return q->answer != NULL ? PITH_OK : no_memory(err);
+}
+
+/* Nothing that a model writes equals an answer of no text. */
+static pith_status read_answer(const json_t *json, int32_t line, struct question *q,
+                               pith_error *err)
+{
+    pith_status status = find_answer(json, line, q, err);
+    if (status == PITH_OK && q->answer[strspn(q->answer, " \t\r\n,")] == '\0')
+        status = eval_fail(err, PITH_FORMAT,
+                           "questions: line %d: there is no right answer in answer, final_answer "
+                           "or solution",
+                           (int)line);
+    return status;
 }
 
 static pith_status read_line(const json_t *json, int32_t line, struct question *q, pith_error *err)

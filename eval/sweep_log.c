@@ -22,16 +22,15 @@ static pith_status system_failure(pith_error *err, const char *path, const char 
     return eval_fail(err, PITH_IO, "%s: %s: %s", path, what, strerror(errno));
 }
 
-/* A wrong name must not destroy a file: only results, whole or half written, are cut off or
-   emptied. */
+/* A wrong name must not change a file: one whose lines are all something else gets no result. Only
+   results, whole or half written, are cut off or emptied. */
 static pith_status read_back(struct sweep_log *log, bool fresh, pith_error *err)
 {
     struct results *r = &log->results;
     pith_status status = results_read(log->path, r, err);
     if (status != PITH_OK)
         return status;
-    if ((r->cut && !r->cut_is_result) ||
-        (fresh && r->n_ignored > 0 && json_array_size(r->lines) == 0))
+    if ((r->cut && !r->cut_is_result) || (r->n_ignored > 0 && json_array_size(r->lines) == 0))
         return eval_fail(err, PITH_INVALID,
                          "%s: holds something else than the results of a sweep, and stays as it is",
                          log->path);

@@ -130,7 +130,7 @@ static pith_status check_range(const struct reader *r, double value)
     const struct option *o = r->option;
     if (!(o->min < o->max) || (value >= o->min && value <= o->max))
         return PITH_OK;
-    return eval_fail(r->err, PITH_INVALID, "task %s: %s: %g is not between %g and %g",
+    return eval_fail(r->err, PITH_INVALID, "task %s: %s: %.15g is not between %.15g and %.15g",
                      r->task->name, r->key, value, o->min, o->max);
 }
 

@@ -66,6 +66,23 @@ TEST(drafts_change_no_text)
     }
 }
 
+/* A recording sees each token once: drafts may be asked for beside it, and none comes. */
+TEST(nothing_is_drafted_while_recording)
+{
+    char path[128];
+    in_folder("run.safetensors", path);
+    struct said s[2] = {
+        command(NULL, RUN, "--temp", "0", "--json", "--draft", "lookup", NULL),
+        command(NULL, RUN, "--temp", "0", "--json", "--draft", "lookup", "--record", path, NULL),
+    };
+    json_t *plain = report_of(&s[0]), *recorded = report_of(&s[1]);
+    assert_string_equal(s[1].out, s[0].out);
+    assert_true(count_of(plain, "draft_n") > 0);
+    assert_int_equal(count_of(recorded, "draft_n"), 0);
+    json_decref(plain);
+    json_decref(recorded);
+}
+
 /* By itself where policies allow it, and without a word where not. */
 TEST(auto_drafts_where_policies_allow_it)
 {

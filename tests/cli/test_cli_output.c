@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "testing.h"
 
@@ -128,4 +129,63 @@ TEST(an_interrupt_ends_the_text_and_statistics_follow)
     json_decref(o);
     fclose(log);
     close(in);
+}
+
+/* ---- files that are read, too ---- */
+
+#define LOST "would replace"
+
+static void expect_kept(const char *path, const char *text)
+{
+    char now[64] = "";
+    FILE *file = fopen(path, "rb");
+    assert_true(fread(now, 1, sizeof(now) - 1, file) < sizeof(now) - 1);
+    fclose(file);
+    assert_string_equal(now, text);
+}
+
+/* A command may not write to a file that it reads, under any name, and changes none. */
+TEST(an_output_is_none_of_the_inputs)
+{
+    char model[128], other[128], text[128], policy[160], ids[160];
+    FILE *from = fopen(MODEL, "rb"), *to = fopen(in_folder("m.gguf", model), "wb");
+    static char bytes[1 << 21];
+    size_t n = fread(bytes, 1, sizeof(bytes), from);
+    assert_true(n > 0 && n < sizeof(bytes) && fwrite(bytes, 1, n, to) == n);
+    fclose(from);
+    fclose(to);
+    write_file(in_folder("a.txt", text), "1,2\n");
+    snprintf(policy, sizeof(policy), "kvzap:stats=%s,budget=3", text);
+    snprintf(ids, sizeof(ids), "@%s", text);
+    assert_int_equal(link(model, in_folder("h.gguf", other)), 0);
+    const char *const lines[][12] = {
+        {"logits", "-m", model, "--ids", "1,2", "-o", model},
+        {"logits", "-m", model, "--ids", ids, "-o", text},
+        {"run", "-m", model, "-p", "a", "-n", "2", "--record", other},
+        {"run", "-m", model, "-p", "a", "--keep", "streaming", "--map", model},
+        {"run", "-m", model, "-f", text, "--record", text},
+        {"run", "-m", model, "-f", text, "--map", text},
+        {"run", "-m", model, "-p", "a", "--keep", policy, "--map", text},
+        {"run", "-m", MODEL, "-p", "a", "--draft", model, "--map", model},
+        {"eval", "perplexity", "-m", model, "-f", text, "--json", model},
+        {"eval", "perplexity", "-m", model, "-f", text, "--json", text},
+        {"eval", "needle", "-m", model, "-f", text, "--csv", text},
+        {"eval", "questions", "-m", model, "-f", text, "--csv", text},
+        {"eval", "replay", text, "--json", text},
+        {"eval", "report", text, "-o", text},
+        {"eval", "sweep", text, "-o", text},
+        {"calibrate", "inspect", text, "--html", text},
+    };
+    for (size_t i = 0; i < sizeof(lines) / sizeof(lines[0]); i++) {
+        struct said s = command_list(NULL, NULL, lines[i]);
+        expect_failure(&s, 2, LOST);
+        expect_kept(text, "1,2\n");
+    }
+    struct said s = command("1,2", "run", "-m", model, "-p", "a", "--record", in_folder("x", other),
+                            "--map", other, NULL);
+    expect_failure(&s, 2, "--record and --map name the same file");
+    static char now[sizeof(bytes)];
+    from = fopen(model, "rb");
+    assert_true(fread(now, 1, sizeof(now), from) == n && memcmp(now, bytes, n) == 0);
+    fclose(from);
 }

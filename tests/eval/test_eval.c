@@ -394,6 +394,12 @@ TEST(prints_a_table)
                                 "\n"
                                 "That was all.\n");
     eval_text_free(&t);
+    json_object_set_new(result, "read", json_string("quoka:budget=8"));
+    json_object_set_new(result, "store", json_string("q8_0/f16"));
+    eval_print_table(result, &t);
+    assert_non_null(
+        strstr(t.data, "demo of m, cache: full, read quoka:budget=8, store q8_0/f16\n\n"));
+    eval_text_free(&t);
     json_decref(result);
 }
 

@@ -374,6 +374,10 @@ TEST(reads_lines_of_questions)
                                       "{\"problem\": \"p\"}",
                                       "{\"answer\": \"p\"}",
                                       "{\"problem\": \"p\", \"answer\": []}",
+                                      "{\"problem\": \"p\", \"answer\": \"\"}",
+                                      "{\"problem\": \"p\", \"answer\": \"12 #### \"}",
+                                      "{\"problem\": \"p\", \"final_answer\": [\"\", \"\"]}",
+                                      "{\"problem\": \"p\", \"solution\": \"no box\"}",
                                       "{\"problem\""};
     for (size_t i = 0; i < COUNT(bad); i++) {
         assert_int_equal(eval_questions_parse(bad[i], strlen(bad[i]), &f, &err), PITH_FORMAT);

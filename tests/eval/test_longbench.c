@@ -134,3 +134,33 @@ TEST(a_file_is_asked)
     unlink(path);
     pith_model_free(model);
 }
+
+/* A line that no answer could score, or that no row would count, is refused with its number. */
+TEST(lines_without_a_score_are_refused)
+{
+    static const char *const bad[][2] = {
+        {"\"dataset\": \"trec\"", "line 2: all_classes"},
+        {"\"dataset\": \"trec\", \"all_classes\": []", "line 2: all_classes"},
+        {"\"dataset\": \"qasper\", \"length\": -5", "line 2: length -5 is negative"},
+    };
+    pith_model *model = NULL;
+    char path[] = "/tmp/pith-longbench-XXXXXX";
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    close(fd);
+    assert_int_equal(pith_model_load(MODEL, NULL, &model, &err), PITH_OK);
+    struct eval_setup setup = {.model = model};
+    pith_engine_params_default(&setup.engine);
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        struct eval_longbench_params p = {.path = path, .n_parallel = 1, .n_predict = 2};
+        json_t *result = NULL;
+        FILE *f = fopen(path, "wb");
+        fprintf(f, "\n{\"context\": \"c\", \"input\": \"i\", \"answers\": [\"a\"], %s}\n",
+                bad[i][0]);
+        fclose(f);
+        assert_int_equal(eval_longbench(&setup, &p, &result, &err), PITH_FORMAT);
+        assert_non_null(strstr(err.message, bad[i][1]));
+    }
+    unlink(path);
+    pith_model_free(model);
+}

@@ -126,7 +126,7 @@ TEST(probabilities_are_those_evaluated_here)
             char prompt[4096], answer[128];
             check(eval_needle_make(&p, &item, &counter, &t, &err), &err);
             snprintf(prompt, sizeof(prompt), "%s%s", t.prompt.text.data, t.prompt.prefix.data);
-            snprintf(answer, sizeof(answer), " %s", t.prompt.refs.at[0]);
+            snprintf(answer, sizeof(answer), " %s", t.needle); /* the style's answer */
             double want = by_hand(&setup.engine, prompt, answer);
             double want_full = by_hand(&full.engine, prompt, answer);
             assert_true(fabs(number(row, "answer_logprob") - want) < 1e-6 * (1.0 - want));

@@ -1,0 +1,138 @@
+/*
+ * outputs.c - see outputs.h. A model is mapped while it runs, so a write to its file loses it and
+ * ends the command. Rows of option tables say which options write (option.h), and everything else
+ * that may name a file counts as read.
+ *
+ * Invariant: nothing is opened here, so that a refusal changes no file.
+ */
+#define _POSIX_C_SOURCE 200809L
+
+#include "outputs.h"
+
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "io.h"
+
+static const struct option_group *all_groups; /* of the running command; NULL: not checked yet */
+static const void *all_values;
+
+bool outputs_same_file(const char *a, const char *b)
+{
+    struct stat of_a, of_b;
+    if (a == NULL || b == NULL || stat(a, &of_a) != 0 || !S_ISREG(of_a.st_mode))
+        return false;
+    int failed = strcmp(b, "-") == 0 ? fstat(STDIN_FILENO, &of_b) : stat(b, &of_b);
+    return failed == 0 && of_a.st_dev == of_b.st_dev && of_a.st_ino == of_b.st_ino;
+}
+
+/* Calls back with each text of each option. */
+typedef void text_fn(const struct option *o, const char *text, const void *user);
+
+static void each_text(const struct option_group *groups, const void *values, text_fn *call,
+                      const void *user)
+{
+    for (const struct option_group *g = groups; g->options != NULL; g++) {
+        for (const struct option *o = g->options; o->name != NULL; o++) {
+            const void *field = (const char *)values + g->offset + o->offset;
+            if (o->type == OPTION_TEXT && *(const char *const *)field != NULL)
+                call(o, *(const char *const *)field, user);
+            const struct option_texts *texts = field;
+            for (int32_t i = 0; o->type == OPTION_TEXTS && i < texts->n; i++)
+                call(o, texts->text[i], user);
+        }
+    }
+}
+
+/* ---- what is read ---- */
+
+/* Whether the value is a path as it is: help calls it so. */
+static bool names_file(const struct option *o)
+{
+    return o->value == NULL || strstr(o->value, "FILE") != NULL || strcmp(o->value, "HOW") == 0 ||
+           strcmp(o->value, "STATS") == 0;
+}
+
+/* Whether a policy's text has KEY=PATH for the path. */
+static bool policy_names(const char *policy, const char *path)
+{
+    char part[4096];
+    for (const char *at = strchr(policy, '='); at != NULL; at = strchr(at, '=')) {
+        size_t n = strcspn(++at, ",");
+        if (n >= sizeof(part))
+            continue;
+        memcpy(part, at, n);
+        part[n] = '\0';
+        if (outputs_same_file(path, part))
+            return true;
+    }
+    return false;
+}
+
+static bool reads(const struct option *o, const char *text, const char *path)
+{
+    bool policy = o->value != NULL &&
+                  (strstr(o->value, "POLICY") != NULL || strncmp(o->value, "NAME:", 5) == 0);
+    if (policy)
+        return policy_names(text, path);
+    if (text[0] == '@')
+        return outputs_same_file(path, text + 1);
+    return names_file(o) && outputs_same_file(path, text);
+}
+
+/* ---- what is written ---- */
+
+struct output {
+    const struct option *option;
+    const char *path;
+};
+
+static void check_against(const struct option *o, const char *text, const void *user)
+{
+    const struct output *out = user;
+    if (o == out->option)
+        return;
+    if (o->writes && strcmp(text, "-") != 0 &&
+        (strcmp(text, out->path) == 0 || outputs_same_file(out->path, text)))
+        cli_fail_usage("%s and %s name the same file, \"%s\"", out->option->name, o->name,
+                       out->path);
+    if (!o->writes && reads(o, text, out->path))
+        cli_fail_usage("%s would replace \"%s\", which the command reads (%s): name another file",
+                       out->option->name, out->path, o->name);
+}
+
+/* Devices may take the output of several options. */
+static bool is_plain(const char *path)
+{
+    struct stat st;
+    return strcmp(path, "-") != 0 && (stat(path, &st) != 0 || S_ISREG(st.st_mode));
+}
+
+static void check_output(const struct option *o, const char *text, const void *user)
+{
+    (void)user;
+    const struct output out = {o, text};
+    if (o->writes && is_plain(text))
+        each_text(all_groups, all_values, check_against, &out);
+}
+
+void outputs_check(const struct option_group *groups, const void *values)
+{
+    all_groups = groups;
+    all_values = values;
+    each_text(groups, values, check_output, NULL);
+}
+
+static void check_found(const struct option *o, const char *text, const void *user)
+{
+    if (o->writes && outputs_same_file(text, user))
+        cli_fail_usage("%s would replace \"%s\", which the command reads: name another file",
+                       o->name, text);
+}
+
+void outputs_check_input(const char *path)
+{
+    if (path != NULL && all_groups != NULL)
+        each_text(all_groups, all_values, check_found, path);
+}

@@ -1,0 +1,19 @@
+/* outputs.h - files that a command writes may not be those that it reads. */
+#ifndef CLI_OUTPUTS_H
+#define CLI_OUTPUTS_H
+
+#include "options.h"
+
+/* Whether both paths lead to one regular file, which a write to either changes. "-" is standard
+   input; either may be NULL. */
+bool outputs_same_file(const char *a, const char *b);
+
+/* Fails (usage) where an option that writes a file names one that another option reads or writes.
+   The groups and the values stay borrowed, for outputs_check_input. */
+void outputs_check(const struct option_group *groups, const void *values);
+
+/* Fails (usage) where an option writes to a file whose path no option has, as of the model that a
+   name stands for. path may be NULL. */
+void outputs_check_input(const char *path);
+
+#endif
