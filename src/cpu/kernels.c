@@ -5,6 +5,7 @@
  */
 #define _DEFAULT_SOURCE /* syscall */
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <strings.h>
 
@@ -55,23 +56,32 @@ static uint32_t read_xcr0(void)
     return low;
 }
 
-static struct x86_features x86_detect(void)
+static struct x86_features detected; /* by detect, once */
+
+static void detect(void)
 {
-    struct x86_features f = {0};
+    struct x86_features *f = &detected;
     uint32_t a, b, c, d;
     if (!__get_cpuid(1, &a, &b, &c, &d))
-        return f;
-    f.leaf1_ecx = c;
+        return;
+    f->leaf1_ecx = c;
     if (__get_cpuid_count(7, 0, &a, &b, &c, &d)) {
-        f.leaf7_ebx = b;
-        f.leaf7_ecx = c;
-        f.leaf7_edx = d;
+        f->leaf7_ebx = b;
+        f->leaf7_ecx = c;
+        f->leaf7_edx = d;
         if (a >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d))
-            f.leaf7_1_eax = a;
+            f->leaf7_1_eax = a;
     }
-    if (f.leaf1_ecx & bit_OSXSAVE)
-        f.xcr0 = read_xcr0();
-    return f;
+    if (f->leaf1_ecx & bit_OSXSAVE)
+        f->xcr0 = read_xcr0();
+}
+
+/* CPUID takes tens of microseconds where a hypervisor answers it. */
+static struct x86_features x86_detect(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, detect);
+    return detected;
 }
 
 static bool has_all(uint32_t value, uint32_t bits)
