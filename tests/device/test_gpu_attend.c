@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "device/device.h"
+#include "gpu_count.h"
 #include "gpu_rig.h"
 #include "kv/attend.h"
 #include "kv/internal.h"
@@ -21,32 +22,29 @@ TEST_GROUP(NULL, free_gpu);
 
 /* ---- launches ---- */
 
-/* Launches of attend_part, attend_many, attend_copy and attend_wide. */
-static int32_t n_general, n_many, n_copy, n_wide;
-static void (*the_submit)(struct gpu_card *c, const struct gpu_batch *batch);
-
-static void counted_submit(struct gpu_card *c, const struct gpu_batch *batch)
-{
-    for (int32_t i = 0; i < batch->n; i++) {
-        n_general += batch->launch[i].kernel >= GPU_KERNEL_attend_part_4 &&
-                     batch->launch[i].kernel <= GPU_KERNEL_attend_part_16;
-        n_many += batch->launch[i].kernel >= GPU_KERNEL_attend_many_64_f16 &&
-                  batch->launch[i].kernel <= GPU_KERNEL_attend_many_128_codes_1;
-        n_copy += batch->launch[i].kernel == GPU_KERNEL_attend_copy;
-        n_wide += batch->launch[i].kernel >= GPU_KERNEL_attend_wide_128 &&
-                  batch->launch[i].kernel <= GPU_KERNEL_attend_wide_512;
-    }
-    the_submit(c, batch);
-}
-
 /* The emulation's are counted. */
 static void count_launches(void)
 {
-    if (gpu_is_own() && the_submit == NULL) {
-        the_submit = emulated_card()->submit;
-        emulated_card()->submit = counted_submit;
-    }
-    n_general = n_many = n_copy = n_wide = 0;
+    if (gpu_is_own())
+        gpu_count(emulated_card());
+}
+
+/* Of attend_part, attend_many, attend_copy and attend_wide. */
+static int32_t n_general(void)
+{
+    return gpu_launches_of(GPU_KERNEL_attend_part_4, GPU_KERNEL_attend_part_16);
+}
+static int32_t n_many(void)
+{
+    return gpu_launches_of(GPU_KERNEL_attend_many_64_f16, GPU_KERNEL_attend_many_128_codes_1);
+}
+static int32_t n_copy(void)
+{
+    return gpu_launches[GPU_KERNEL_attend_copy];
+}
+static int32_t n_wide(void)
+{
+    return gpu_launches_of(GPU_KERNEL_attend_wide_128, GPU_KERNEL_attend_wide_512);
 }
 
 /* ---- a lane ---- */
@@ -236,9 +234,9 @@ static void check_form(const struct form *form, float cap, const float *sink)
             memcpy(q + t * (q_row + 1), r.q + (FIRST + t) * q_row, q_row * sizeof(*q));
         some.q = q;
     }
-    assert_int_equal(n_general, 0);
-    assert_true(!gpu_is_own() || (n_wide > 0) == is_wide(form));
-    assert_int_equal(n_many, gpu_is_own() && is_copied(form));
+    assert_int_equal(n_general(), 0);
+    assert_true(!gpu_is_own() || (n_wide() > 0) == is_wide(form));
+    assert_int_equal(n_many(), gpu_is_own() && is_copied(form));
     for (int32_t i = 0; i < MOST_LEN; i++)
         slots[i] = i;
     job.slots = slots;
@@ -246,8 +244,8 @@ static void check_form(const struct form *form, float cap, const float *sink)
     job.out = one;
     count_launches();
     run_job(&r, &job);
-    assert_int_equal(n_general, 0);
-    assert_true(!gpu_is_own() || (n_wide > 0) == !is_copied(form));
+    assert_int_equal(n_general(), 0);
+    assert_true(!gpu_is_own() || (n_wide() > 0) == !is_copied(form));
     /* else products of codes go in another order */
     if (form->page_len < 64 || !form->beside || !has_order(form->k) ||
         !(has_order(form->v) || form->v == KV_TYPE_F16))
@@ -355,15 +353,15 @@ TEST(a_prompt_without_memory_for_copies_has_the_same_bits)
     if (!gpu_is_own())
         test_skip("the emulation alone says when its memory ends");
     struct pi_device *other = gpu_device_make(emulated_other());
-    emulated_other()->submit = counted_submit;
+    gpu_count(emulated_other());
     for (int32_t i = 0; i < 2; i++) {
         rig_make(&r[i], i == 0 ? gpu() : other, &form);
         emulated_limit(i == 0 ? (size_t)1 << 30 : emulated_given());
         const struct kv_attend_job job = job_of(&r[i], 0, ATTEND_TOK, out[i]);
         count_launches();
         run_job(&r[i], &job);
-        assert_int_equal(n_copy, 1 - i);
-        assert_int_equal(n_general, 0);
+        assert_int_equal(n_copy(), 1 - i);
+        assert_int_equal(n_general(), 0);
         emulated_limit((size_t)1 << 30);
         rig_close(&r[i]);
     }
@@ -410,7 +408,7 @@ static void check_list(const struct rig *r, struct kv_attend_job job, const doub
     job.out = all;
     count_launches();
     run_job(r, &job);
-    assert_int_equal(n_general, 0);
+    assert_int_equal(n_general(), 0);
     assert_true(relative_error(all, near, (size_t)job.n_tok * N_GROUP * (size_t)dim) <
                 2 * ATTEND_BOUND);
     for (int32_t t = 0; t < job.n_tok; t += HALF ? 20 : 1) {
@@ -513,7 +511,7 @@ static void check_watched(const struct form *form)
             all += weight[i * 160 + s];
         assert_true(fabs(all - 1) < 1e-4);
     }
-    assert_true(!gpu_is_own() || (n_wide > 0) == is_wide(form));
+    assert_true(!gpu_is_own() || (n_wide() > 0) == is_wide(form));
     rig_close(&r);
 }
 

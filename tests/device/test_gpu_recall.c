@@ -8,6 +8,7 @@
 
 #include "device/gpu/host.h"
 #include "engine/engine.h"
+#include "gpu_count.h"
 #include "gpu_rig.h"
 #include "near.h"
 #include "recall_rig.h"
@@ -192,20 +193,6 @@ TEST(a_tier_without_room_is_in_pinned_memory)
 
 /* ---- a model ---- */
 
-/* Launches that copy entries which come back, and their entries' keys and values. */
-static int32_t n_launch, n_copied;
-static void (*the_submit)(struct gpu_card *c, const struct gpu_batch *batch);
-
-static void counted_submit(struct gpu_card *c, const struct gpu_batch *batch)
-{
-    for (int32_t i = 0; i < batch->n; i++)
-        if (batch->launch[i].kernel == GPU_KERNEL_entry_copy) {
-            n_launch++;
-            n_copied += (int32_t)batch->launch[i].x;
-        }
-    the_submit(c, batch);
-}
-
 static pith_seq *run(pith_model *model, struct pi_device *d, int32_t chunk)
 {
     pith_engine_params params;
@@ -262,13 +249,12 @@ TEST(entries_come_back_as_on_the_processor)
     check(pith_model_load(MODEL, NULL, &model, &err), &err);
     pith_model_get_info(model, &info);
     pith_seq *host = run(model, &pi_device_cpu, 64), *b = run(model, gpu(), 17), *a;
-    if (gpu_is_own()) {
-        the_submit = emulated_card()->submit;
-        emulated_card()->submit = counted_submit;
-    }
+    if (gpu_is_own())
+        gpu_count(emulated_card());
     a = run(model, gpu(), 64);
     if (gpu_is_own()) /* lanes of a layer together, and of a round */
-        assert_in_range(n_launch, 1, n_copied / 16);
+        assert_in_range(gpu_launches[GPU_KERNEL_entry_copy], 1,
+                        gpu_blocks[GPU_KERNEL_entry_copy] / 16);
     int32_t apart = guests_apart(a, host, &n);
     printf("%d of %d guests differ from the processor's\n", apart, n);
     assert_true(n > 0 && apart * 12 <= n);
