@@ -17,17 +17,19 @@ int32_t gpu_copy_dim(const struct gpu_attend_args *a)
     return 0;
 }
 
-/* Dimensions of keys and values there; of values 0 where they are parts of keys. */
+/* Dimensions of keys and values there; of values 0 where they are parts of keys. common: of a size
+   that the kernels of frequent forms have. */
 struct sizes {
     int32_t k, v;
+    bool common;
 };
 
 static struct sizes sizes_of(const struct gpu_attend_args *a, bool own)
 {
     const int32_t common = own ? 0 : gpu_copy_dim(a);
     if (common > 0)
-        return (struct sizes){common, common};
-    return (struct sizes){a->dim_k, a->is_in_keys ? 0 : a->dim_v};
+        return (struct sizes){common, common, true};
+    return (struct sizes){a->dim_k, a->is_in_keys ? 0 : a->dim_v, false};
 }
 
 static size_t page_bytes(struct sizes sizes)
@@ -51,9 +53,9 @@ static struct gpu_part half_part(const struct gpu_part *of, int32_t dim, int32_t
     return part;
 }
 
-static struct gpu_attend_args half_form(const struct gpu_attend_args *a, bool own, bool beside)
+static struct gpu_attend_args half_form(const struct gpu_attend_args *a, struct sizes to,
+                                        bool beside)
 {
-    const struct sizes to = sizes_of(a, own);
     struct gpu_attend_args out = *a;
     out.page_len = GPU_TILE;
     out.stride = page_bytes(to);
@@ -67,7 +69,8 @@ static struct gpu_attend_args half_form(const struct gpu_attend_args *a, bool ow
 
 struct gpu_attend_args gpu_gather_form(const struct gpu_attend_args *a, bool own)
 {
-    return half_form(a, own, !own && gpu_copy_dim(a) > 0);
+    const struct sizes to = sizes_of(a, own);
+    return half_form(a, to, to.common);
 }
 
 size_t gpu_gather_bytes(const struct gpu_plan *p)
@@ -135,9 +138,8 @@ struct gpu_gathered gpu_gather_add(struct gpu_listing *l, const struct gpu_plan 
     return out;
 }
 
-static struct gpu_gather_args args_of(const struct gpu_attend_args *from, bool own)
+static struct gpu_gather_args args_of(const struct gpu_attend_args *from, struct sizes to)
 {
-    const struct sizes to = sizes_of(from, own);
     return (struct gpu_gather_args){.pool = from->pool,
                                     .stride = from->stride,
                                     .to_stride = page_bytes(to),
@@ -182,10 +184,10 @@ bool gpu_gather_place(struct gpu_device *d, const struct gpu_attend_args *from, 
                       struct gpu_gather_job *jobs, gpu_at jobs_at, struct gpu_attend_job *calls,
                       int32_t n, struct gpu_gather_args *args)
 {
-    const bool own = way == GPU_WAY_WIDE;
-    *args = args_of(from, own);
+    const struct sizes to = sizes_of(from, way == GPU_WAY_WIDE);
+    *args = args_of(from, to);
     args->jobs = jobs_at;
-    args->beside = !own && gpu_copy_dim(from) > 0;
+    args->beside = to.common;
     for (int32_t i = 0; i < n; i++) {
         args->most_tile = (int32_t)pi_max(args->most_tile, jobs[i].n_tile);
         args->most = (int32_t)pi_max(args->most, jobs[i].chosen != 0 ? jobs[i].n : 0);
@@ -207,7 +209,7 @@ void gpu_gather_run(struct gpu_device *d, const struct gpu_gather_args *args, bo
 
 struct gpu_attend_args gpu_copy_form(const struct gpu_attend_args *a)
 {
-    return half_form(a, false, false);
+    return half_form(a, sizes_of(a, false), false);
 }
 
 size_t gpu_copy_bytes(const struct gpu_attend_args *a, const struct gpu_plan *p)
@@ -221,7 +223,7 @@ bool gpu_copy_place(struct gpu_device *d, const struct gpu_attend_args *from,
                     struct gpu_gather_args *args)
 {
     size_t n_page = 0;
-    *args = args_of(from, false);
+    *args = args_of(from, sizes_of(from, false));
     args->order = from->order;
     for (int32_t i = 0; i < n; i++) {
         calls[i].copy0 = (int32_t)n_page;
