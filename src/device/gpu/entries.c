@@ -167,6 +167,18 @@ static bool keep_bytes(struct gpu_device *d, const void *from, size_t size, size
     return true;
 }
 
+/* Whether a row to that place can wait with what waits, whose forms become its own where nothing
+   does. */
+static bool can_wait(struct gpu_entries *e, const struct kv_place *from, const struct kv_place *to,
+                     enum kv_side side)
+{
+    return e->n < MOST_ROWS && e->n_byte < MOST_BYTES &&
+           (e->n_index == 0 || e->to.kind == to->kind) && takes_form(&e->to, to->kind, e->n > 0) &&
+           !has_place(e, key_of(to, side, false)) && !has_place(e, key_of(to, side, true)) &&
+           (from == NULL || (takes_form(&e->from, from->kind, e->copies) &&
+                             !has_place(e, key_of(from, side, false))));
+}
+
 /* Under the lock: room for one more row to that place, from `from` or (NULL) the host. */
 static bool begin_row(struct gpu_device *d, const struct kv_place *from, const struct kv_place *to,
                       enum kv_side side)
@@ -175,15 +187,11 @@ static bool begin_row(struct gpu_device *d, const struct kv_place *from, const s
     if (d->moves.n_goal > 0)
         gpu_flush_moves(d);
     d->packed.x = 0;
-    if ((e->n_index > 0 && e->to.kind != to->kind) || !takes_form(&e->to, to->kind, e->n > 0) ||
-        (from != NULL && !takes_form(&e->from, from->kind, e->copies)) ||
-        (from != NULL && has_place(e, key_of(from, side, false))) ||
-        has_place(e, key_of(to, side, false)) || has_place(e, key_of(to, side, true)) ||
-        e->n >= MOST_ROWS || e->n_byte >= MOST_BYTES)
+    if (!can_wait(e, from, to, side)) {
         gpu_flush_entries(d);
-    takes_form(&e->to, to->kind, e->n > 0);
-    if (from != NULL)
-        e->copies = takes_form(&e->from, from->kind, e->copies);
+        (void)can_wait(e, from, to, side); /* nothing waits: it can, and the forms are its own */
+    }
+    e->copies = e->copies || from != NULL;
     e->cache = to->cache;
     gpu_touch_page(d, to->kind, to->page);
     return add_place(d, key_of(to, side, false)) &&
