@@ -544,9 +544,8 @@ const struct command command_serve = {
     .synopsis = "[-m MODEL] [--port N] [--kv-memory SIZE] [--keep POLICY]",
     .notes =
         "The APIs of OpenAI, Anthropic and llama-server, which docs/server.md lists. All requests\n"
-        "share one KV memory, and each may take all of it, with --kv at most its context. A "
-        "request\n"
-        "that does not fit is refused with numbers, and nothing is cut without a word.\n"
+        "share one KV memory, and each may take all of it, with --kv at most its context. A\n"
+        "request that does not fit is refused with numbers, and nothing is cut without a word.\n"
         "\n"
         "  pith serve -m model.gguf --kv-memory 2GiB\n"
         "  pith serve -m model.gguf --keep triattention:budget=4096 --recall kv:ram=1GiB\n"
