@@ -43,7 +43,7 @@ static void check_rules(const struct keep_config *c, const struct kv_geometry *g
     require(r->recent >= 0.0 && r->recent < 1.0 && r->batch >= 0);
     check_overwrite(c);
     for (int64_t n = 1; n <= INT32_MAX; n *= 3) {
-        struct keep_point at = {(int32_t)n, 0};
+        struct keep_point at = {.n_token = (int32_t)n};
         int64_t budget = keep_budget_at(c, at.n_token), most = keep_most_at(c, at.n_token);
         require(budget >= 1 && budget >= pi_min(n, protects(r, (int32_t)budget)));
         require(most <= n && (most == n || most >= budget));
@@ -62,17 +62,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     pith_error err = {0};
     if (size < 2)
         return 0;
-    struct kv_geometry g = {1 + data[0] % 40,
-                            1 + data[0] / 40,
-                            64,
-                            32,
-                            16 << data[1] % 3,
-                            KV_TYPE_F16,
-                            KV_TYPE_Q8_0,
-                            0,
-                            0,
-                            {0},
-                            {0}};
+    struct kv_geometry g = {.n_layer = 1 + data[0] % 40,
+                            .n_head = 1 + data[0] / 40,
+                            .dim_k = 64,
+                            .dim_v = 32,
+                            .page_len = 16 << data[1] % 3,
+                            .type_k = KV_TYPE_F16,
+                            .type_v = KV_TYPE_Q8_0};
     char *text = malloc(size - 1);
     require(text != NULL);
     memcpy(text, data + 2, size - 2);

@@ -25,10 +25,12 @@ static volatile uint64_t seen; /* so that bytes which are only looked at are rea
 /* The shapes of fuzz/seeds.py, one with an index, one with layers of unlike types; the last one has
    latent lanes. */
 static const struct kv_geometry shapes[] = {
-    {1, 2, 32, 64, 16, KV_TYPE_F16, KV_TYPE_Q8_0, 0, 0, {0}, {0}},
-    {2, 1, 3, 5, 32, KV_TYPE_F32, KV_TYPE_F16, INDEX | KV_INDEX_VALUE_SUM, 0, {0}, {0}},
-    {2, 1, 32, 64, 16, KV_TYPE_TURBO3, KV_TYPE_Q4_0, 0, 0, {KV_TYPE_F16, 1, 0}, {0}},
-    {1, 1, 64, 32, 16, KV_TYPE_Q8_0, KV_TYPE_Q8_0, 0, 0, {0}, {0}, NULL, 0, 0, 32},
+    {1, 2, 32, 64, 16, .type_k = KV_TYPE_F16, .type_v = KV_TYPE_Q8_0},
+    {2, 1, 3, 5, 32, .type_k = KV_TYPE_F32, .type_v = KV_TYPE_F16,
+     .index = INDEX | KV_INDEX_VALUE_SUM},
+    {2, 1, 32, 64, 16, .type_k = KV_TYPE_TURBO3, .type_v = KV_TYPE_Q4_0,
+     .edge_k = {KV_TYPE_F16, 1, 0}},
+    {1, 1, 64, 32, 16, .type_k = KV_TYPE_Q8_0, .type_v = KV_TYPE_Q8_0, .v_in_k = 32},
 };
 
 static void put_le(uint8_t *p, uint64_t value)

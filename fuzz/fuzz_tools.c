@@ -92,6 +92,8 @@ static void tell(const struct serve_tools_style *style, struct serve_tools_optio
     serve_tools_free(t);
 }
 
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static const char tools_text[] =

@@ -7,7 +7,7 @@ packages="gcc cmake make pkg-config libpcre2-dev libsqlite3-dev libcurl4-openssl
 if [ "${1-}" = --command ]; then
     shift
 else
-    packages="$packages g++ libcmocka-dev python3 libopenmpi-dev openmpi-bin"
+    packages="$packages g++ ninja-build libcmocka-dev python3 libopenmpi-dev openmpi-bin"
 fi
 packages="$packages $*"
 missing=""

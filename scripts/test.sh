@@ -6,6 +6,10 @@
 set -eu
 cd "$(dirname "$0")/.."
 scripts/deps.sh >&2
+# Of new build folders, where there is Ninja: make takes 24 s of a processor more.
+if command -v ninja >/dev/null; then
+    export CMAKE_GENERATOR=Ninja
+fi
 # One more than processors: some tests wait, and beside other processes each gets a part of one.
 jobs=$(($(nproc) + 1))
 cmake -S . -B build -DPITH_TESTS=ON -DPITH_BENCH=ON >/dev/null

@@ -31,7 +31,7 @@ static struct {
     pthread_mutex_t mutex; /* of all */
     const struct pi_gpu_list *list;
     struct pi_device *device[PI_GPU_MOST]; /* NULL: not opened */
-    char name[PI_GPU_MOST][16];
+    char name[PI_GPU_MOST][20];
     bool told[PI_GPU_MOST]; /* why it cannot be used */
     bool counted;
     int32_t n;

@@ -81,7 +81,7 @@ TEST(wrong_lines_are_in_one_shard)
                  json_pack("{s:s, s:i}", "prompt", "The way", "max_tokens", 3));
     close_file(file);
     for (int i = 0; i < 3; i++) {
-        char part[8];
+        char part[16];
         snprintf(part, sizeof(part), "%d/3", i);
         remove(in_folder("wrong.out", out));
         (void)batch(in, out, (const char *const[]){"--shard", part, NULL});

@@ -190,7 +190,7 @@ TEST(several_prompts_and_answers_keep_their_order)
     struct run run;
     start(&run, SERVE_TEXT, "{\"prompt\":[\"a\",\"b\"],\"n\":2,\"echo\":true}");
     for (int k = 3; k >= 0; k--) {
-        char word[8];
+        char word[12];
         snprintf(word, sizeof(word), "%d", k);
         say(&run, k / 2, k % 2, 5, word);
     }
