@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "budget.h"
@@ -16,6 +17,7 @@
 #include "draft.h"
 #include "eval.h"
 #include "line.h"
+#include "outputs.h"
 #include "picture.h"
 #include "recall.h"
 #include "session.h"
@@ -222,9 +224,38 @@ static char *snapshot_path(const char *path)
     return out;
 }
 
-static void save(struct chat *c, const char *path)
+/* Under another name first, so that a file that is there is replaced whole or stays. */
+static bool write_json(const json_t *value, const char *path)
 {
-    pith_error err;
+    struct stat st;
+    if (stat(path, &st) == 0 && !S_ISREG(st.st_mode)) {
+        errno = S_ISDIR(st.st_mode) ? EISDIR : EINVAL;
+        return false;
+    }
+    size_t cap = strlen(path) + 32;
+    char *fresh = cli_alloc(cap, 1);
+    snprintf(fresh, cap, "%s.tmp-%ld", path, (long)getpid());
+    errno = 0;
+    bool ok = json_dump_file(value, fresh, JSON_INDENT(1)) == 0 && rename(fresh, path) == 0;
+    int reason = errno;
+    if (!ok)
+        unlink(fresh);
+    free(fresh);
+    errno = reason;
+    return ok;
+}
+
+/* A model is mapped while it runs: who overwrites it loses it, and the chat with it. */
+static bool may_write(const char *path)
+{
+    if (!outputs_would_lose(path))
+        return true;
+    cli_note("/save would replace \"%s\", which the chat reads: name another file", path);
+    return false;
+}
+
+static json_t *messages_json(const struct chat *c)
+{
     json_t *list = json_array();
     for (int32_t i = 0; i < c->n_message; i++) {
         json_t *message = json_object();
@@ -233,17 +264,23 @@ static void save(struct chat *c, const char *path)
         json_object_set_new(message, "content", cli_json_text(content, strlen(content)));
         json_array_append_new(list, message);
     }
-    int failed = json_dump_file(list, path, JSON_INDENT(1));
-    json_decref(list);
-    if (failed) {
-        cli_note("cannot write \"%s\": %s", path, strerror(errno));
-        return;
-    }
+    return list;
+}
+
+static void save(struct chat *c, const char *path)
+{
+    pith_error err;
     char *kv_path = snapshot_path(path);
-    if (pith_seq_save(c->s.seq, kv_path, &err) != PITH_OK)
-        cli_note("%s", err.message);
-    else
-        cli_note("saved %d messages in %s, their KV in %s", c->n_message, path, kv_path);
+    if (may_write(path) && may_write(kv_path)) {
+        json_t *list = messages_json(c);
+        if (!write_json(list, path))
+            cli_note("cannot write \"%s\": %s", path, strerror(errno));
+        else if (pith_seq_save(c->s.seq, kv_path, &err) != PITH_OK)
+            cli_note("%s", err.message);
+        else
+            cli_note("saved %d messages in %s, their KV in %s", c->n_message, path, kv_path);
+        json_decref(list);
+    }
     free(kv_path);
 }
 
@@ -467,6 +504,7 @@ static int run(void *options)
     c.sample.grammar = grammar;
     start_over(&c);
     char *history = history_path(o);
+    outputs_check_input(history);
     c.reader = line_open("> ", history);
     if (line_is_interactive(c.reader))
         cli_note("%s, template %s; /help lists the commands",

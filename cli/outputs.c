@@ -9,6 +9,7 @@
 
 #include "outputs.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -17,6 +18,8 @@
 
 static const struct option_group *all_groups; /* of the running command; NULL: not checked yet */
 static const void *all_values;
+static char **inputs; /* [n_input] paths that outputs_check_input had; owned to the end */
+static int n_input;
 
 bool outputs_same_file(const char *a, const char *b)
 {
@@ -131,8 +134,44 @@ static void check_found(const struct option *o, const char *text, const void *us
                        o->name, text);
 }
 
+static void note_input(const char *path)
+{
+    char **grown = realloc(inputs, (size_t)(n_input + 1) * sizeof(*grown));
+    char *copy = strdup(path);
+    if (grown == NULL || copy == NULL)
+        cli_fail("no memory for the name of \"%s\"", path);
+    inputs = grown;
+    inputs[n_input++] = copy;
+}
+
 void outputs_check_input(const char *path)
 {
-    if (path != NULL && all_groups != NULL)
+    if (path == NULL)
+        return;
+    note_input(path);
+    if (all_groups != NULL)
         each_text(all_groups, all_values, check_found, path);
+}
+
+struct question {
+    const char *path;
+    bool *found;
+};
+
+static void ask_option(const struct option *o, const char *text, const void *user)
+{
+    const struct question *q = user;
+    if (!o->writes && reads(o, text, q->path))
+        *q->found = true;
+}
+
+bool outputs_would_lose(const char *path)
+{
+    bool found = false;
+    const struct question q = {path, &found};
+    for (int i = 0; i < n_input; i++)
+        found = found || outputs_same_file(path, inputs[i]);
+    if (all_groups != NULL)
+        each_text(all_groups, all_values, ask_option, &q);
+    return found;
 }

@@ -13,7 +13,11 @@ bool outputs_same_file(const char *a, const char *b);
 void outputs_check(const struct option_group *groups, const void *values);
 
 /* Fails (usage) where an option writes to a file whose path no option has, as of the model that a
-   name stands for. path may be NULL. */
+   name stands for. path may be NULL; its text is kept. */
 void outputs_check_input(const char *path);
+
+/* Whether the command reads this file, by an option or by a path that outputs_check_input had: for
+   files that are named later than the command line. */
+bool outputs_would_lose(const char *path);
 
 #endif

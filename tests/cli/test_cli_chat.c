@@ -117,6 +117,40 @@ TEST(a_saved_talk_goes_on)
     assert_int_equal(a.status, 0);
 }
 
+static void copy_file(const char *from, const char *to)
+{
+    static char block[1 << 16];
+    FILE *in = fopen(from, "rb"), *out = fopen(to, "wb");
+    assert_true(in != NULL && out != NULL);
+    for (size_t n; (n = fread(block, 1, sizeof(block), in)) > 0;)
+        assert_int_equal(fwrite(block, 1, n, out), n);
+    fclose(in);
+    assert_int_equal(fclose(out), 0);
+}
+
+/* The model is mapped while the chat runs: a write to its file would end both. */
+TEST(saving_never_replaces_what_the_chat_reads)
+{
+    const char *text = "/save would replace \"";
+    char model[128], kv[128], input[512];
+    struct stat before, after;
+    in_folder("y.kv", model);
+    in_folder("y", kv);
+    copy_file(MODEL, model);
+    assert_int_equal(stat(model, &before), 0);
+    snprintf(input, sizeof(input), "hi\n/save %s\n/save %s\nhi again\n", model, kv);
+    struct said s = command(input, "chat", "-m", model, "-t", "1", "--chat-template", "chatml",
+                            "-n", "4", "--temp", "0", "--history", "", NULL);
+    assert_int_equal(s.status, 0);
+    expect_word(s.err, text);
+    assert_non_null(strstr(strstr(s.err, text) + 1, text));
+    assert_null(strstr(s.err, "saved"));
+    assert_int_equal(stat(model, &after), 0);
+    assert_int_equal(after.st_ino, before.st_ino);
+    assert_int_equal(after.st_size, before.st_size);
+    assert_int_not_equal(stat(kv, &after), 0);
+}
+
 TEST(a_full_memory_ends_the_answer)
 {
     struct said s = command("Hello\n", "chat", ON_MODEL, "-c", "16", "--page", "16", NULL);
