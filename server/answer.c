@@ -5,6 +5,7 @@
  *
  * Invariant: an answer is freed when its last prompt's last answer has ended, never before.
  */
+#include <math.h>
 #include <microhttpd.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,8 +37,9 @@ struct http_answer {
     double *said_at;   /* of all parts' answers; owned */
     int32_t n_part;
     int32_t n_pending; /* answers that have not ended */
+    double since;      /* when its first prompt was submitted, of server_now */
     bool listed;
-    bool submitting;
+    bool submitting;        /* there are prompts that the scheduler does not have yet */
     atomic_int n_submitted; /* of part, whose ids may be read */
 };
 
@@ -170,12 +172,6 @@ static void cancel_all(struct http_answer *a)
         pith_scheduler_cancel(a->server->scheduler, a->part[i].id);
 }
 
-void answer_cancel_all(struct server *s)
-{
-    for (struct http_answer *a = s->answers; a != NULL; a = a->next)
-        cancel_all(a);
-}
-
 /* The exchange is locked, so the answer is still there. */
 static void on_gone(void *user)
 {
@@ -200,7 +196,8 @@ static void refuse(struct http_answer *a, pith_status status, const pith_request
     if (status == PITH_BUSY) {
         a->ex->retry_after = retry_after(a->server);
         serve_fault_set(&fault, MHD_HTTP_TOO_MANY_REQUESTS, "rate_limit_error", NULL,
-                        "the queue is full: %s", err->message);
+                        "the queue is full: %d requests wait already, which is the most (--queue)",
+                        a->server->config.schedule.n_queue);
     } else {
         serve_fault_status(&fault, status, err->message, request->n_prompt,
                            pith_scheduler_room(a->server->scheduler, request));
@@ -227,40 +224,107 @@ static void fill(struct http_answer *a, pith_request *request)
         request->on_prompt = on_prompt;
 }
 
+/* False: refused. */
+static bool submit_part(struct http_answer *a, int32_t i)
+{
+    struct part *part = &a->part[i];
+    struct server *s = a->server;
+    pith_generate_params params;
+    pith_request request;
+    pith_error err;
+    *part = (struct part){.answer = a, .i = i};
+    part->said_at = a->said_at + i * (serve_request_answers(a->request) / a->n_part);
+    serve_request_get(a->request, i, &params, &request);
+    fill(a, &request);
+    request.user = part;
+    /* The time is the whole request's; what is left of none ends with the next step. */
+    if (request.deadline_s > 0.0 && i > 0)
+        request.deadline_s = fmax(request.deadline_s - (server_now() - a->since), 1e-9);
+    pith_status status = pith_scheduler_submit(s->scheduler, &request, &part->id, &err);
+    if (status != PITH_OK) {
+        refuse(a, status, &request, &err);
+        return false;
+    }
+    s->n_new++;
+    a->n_pending += request.n_answer;
+    atomic_store(&a->n_submitted, i + 1);
+    view_note(s, request.session, part->id);
+    return true;
+}
+
+static bool queue_is_full(const struct server *s)
+{
+    pith_scheduler_stats stats;
+    pith_scheduler_get_stats(s->scheduler, &stats);
+    return stats.n_waiting + s->n_new >= s->config.schedule.n_queue;
+}
+
+/* Submits prompts until the scheduler has all, or its queue is full of them: a request may have
+   more than that has places. Returns whether it still wants an answer. */
+static bool submit_parts(struct http_answer *a)
+{
+    for (int32_t i = atomic_load(&a->n_submitted); i < a->n_part; i++) {
+        if (i > 0 && queue_is_full(a->server))
+            return true;
+        if (exchange_is_gone(a->ex) || serve_reply_finished(a->reply) || !submit_part(a, i))
+            return false;
+    }
+    return true;
+}
+
+/* Frees the answer where nothing of it is left. */
+static void end_submit(struct http_answer *a, bool ok)
+{
+    a->submitting = ok && atomic_load(&a->n_submitted) < a->n_part;
+    if (!ok || exchange_is_gone(a->ex)) /* in the meantime */
+        cancel_all(a);
+    if (a->n_pending == 0 && !a->submitting)
+        answer_free(a);
+}
+
 /* On the model thread. */
 static void submit(struct exchange *ex)
 {
     struct http_answer *a = ex->work;
-    pith_generate_params params;
-    pith_request request;
-    pith_error err;
     struct serve_bytes bytes = {0};
     list(a);
-    bool ok = exchange_on_gone(ex, on_gone, a);
-    for (int32_t i = 0; i < a->n_part && ok; i++) {
-        struct part *part = &a->part[i];
-        *part = (struct part){.answer = a, .i = i};
-        part->said_at = a->said_at + i * (serve_request_answers(a->request) / a->n_part);
-        serve_request_get(a->request, i, &params, &request);
-        fill(a, &request);
-        request.user = part;
-        pith_status status = pith_scheduler_submit(a->server->scheduler, &request, &part->id, &err);
-        ok = status == PITH_OK;
-        if (!ok) {
-            refuse(a, status, &request, &err);
-            break;
-        }
-        a->n_pending += request.n_answer;
-        atomic_store(&a->n_submitted, i + 1);
-        view_note(a->server, request.session, part->id);
-    }
-    if (!ok || exchange_is_gone(ex)) /* in the meantime */
-        cancel_all(a);
-    else if (!serve_reply_finished(a->reply)) /* nothing that can be known now is wrong */
+    a->since = server_now();
+    bool ok = exchange_on_gone(ex, on_gone, a) && submit_parts(a);
+    if (ok && !serve_reply_finished(a->reply)) /* nothing that can be known now is wrong */
         deliver(a, &bytes, serve_reply_open(a->reply, &bytes));
-    a->submitting = false;
-    if (a->n_pending == 0)
-        answer_free(a);
+    end_submit(a, ok);
+}
+
+bool answer_go_on(struct server *s)
+{
+    bool any = false;
+    struct http_answer *next;
+    s->n_new = 0;
+    for (struct http_answer *a = s->answers; a != NULL; a = next) {
+        next = a->next;
+        if (!a->submitting)
+            continue;
+        int n = atomic_load(&a->n_submitted);
+        bool ok = submit_parts(a);
+        any = any || atomic_load(&a->n_submitted) > n;
+        end_submit(a, ok);
+    }
+    return any;
+}
+
+/* What the scheduler does not have yet is refused. The rest ends with its next step. */
+void answer_cancel_all(struct server *s)
+{
+    struct http_answer *next;
+    for (struct http_answer *a = s->answers; a != NULL; a = next) {
+        struct serve_fault fault = {0};
+        struct serve_bytes bytes = {0};
+        next = a->next;
+        serve_fault_status(&fault, PITH_CANCELLED, "the server is shutting down", 0, 0);
+        if (a->submitting)
+            deliver(a, &bytes, serve_reply_fail(a->reply, &fault, &bytes));
+        end_submit(a, false);
+    }
 }
 
 /* ---- progress ---- */

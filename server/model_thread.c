@@ -76,6 +76,7 @@ void *server_model_loop(void *user)
             run_task(ex);
         if (pith_scheduler_step(s->scheduler, &idle, &err) != PITH_OK)
             note_failure(&err);
+        idle = !answer_go_on(s) && idle;
         events_flush(s->events);
         answer_tell_progress(s);
         publish(s, &published, idle);

@@ -76,6 +76,7 @@ struct server {
     struct links links;
     struct watch *watches; /* the model thread's, and what follows */
     struct http_answer *answers;
+    int32_t n_new;           /* prompts that the scheduler got since its last step */
     int n_progress;          /* of them, that want to know how far their prompt was read */
     struct serve_view *view; /* of GET /kv */
     struct session_note note[SESSION_NOTES]; /* [n_note % SESSION_NOTES] is the oldest */
@@ -106,6 +107,9 @@ pith_status server_make_view(struct server *s, struct serve_view **out, pith_err
 
 /* Cancels every answer: on the model thread. */
 void answer_cancel_all(struct server *s);
+/* Likewise, after a step: gives the scheduler prompts for which its queue had no room. Returns
+   whether there were any. */
+bool answer_go_on(struct server *s);
 /* Likewise, after a step: tells the requests that want to know how far their prompts were read. */
 void answer_tell_progress(struct server *s);
 

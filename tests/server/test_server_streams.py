@@ -357,7 +357,61 @@ class Full(unittest.TestCase):
                 s.post("/completion", {"prompt": "The", "n_predict": 2}).code, 200)
 
 
+    def test_more_prompts_than_the_queue_has_places(self):
+        with rig.Server("-np", "2", "--queue", "3") as s:
+            body = {"prompt": [f"The {i}" for i in range(40)], "max_tokens": 2, "seed": 1}
+            for path, of in (("/v1/completions", lambda a: a["choices"]), ("/completion", list)):
+                a = s.post(path, body)
+                self.assertEqual(a.code, 200, a.body)
+                self.assertEqual(len(of(a.json())), 40)
+            parts = s.stream("/v1/completions", dict(body, stream=True)).documents()
+            ends = [d["choices"][0]["index"] for d in parts if d["choices"][0]["finish_reason"]]
+            self.assertEqual(sorted(ends), list(range(40)))
+            # A client that goes away takes those with it that wait outside of the queue.
+            gone = rig.raw(s, "POST", "/v1/completions",
+                           dict(body, max_tokens=4000, ignore_eos=True))
+            s.until("pith_requests_waiting", 3)
+            gone.close()
+            s.until("pith_requests_waiting", 0)
+            s.until("pith_answers_running", 0)
+            self.assertEqual(s.metric("pith_requests_refused_total"), 0)
+            self.assertEqual(s.post("/completion", {"prompt": "The", "n_predict": 2}).code, 200)
+
+    def test_time_of_a_request(self):
+        with rig.Server("-np", "1", "--queue", "2") as s:
+            long = {"max_tokens": 100000, "ignore_eos": True, "timeout": 1e-6, "seed": 1}
+            hello = {"messages": [{"role": "user", "content": "Hello"}]}
+            for path, more in (("/v1/chat/completions", hello), ("/completion", {"prompt": "The"}),
+                               ("/v1/completions", {"prompt": ["The"] * 5, "timeout": 0.2}),
+                               ("/v1/responses", {"input": "The"}), ("/v1/messages", hello)):
+                a = s.post(path, {**long, **more})
+                self.assertEqual(a.code, 504, (path, a.body))
+                self.assertEqual(a.error()["type"], "timeout_error")
+                self.assertRegex(a.error()["message"], r"^timeout: [0-9.e-]+ s have passed")
+
+
 class End(unittest.TestCase):
+    def test_waiting_requests_are_told_to_ask_again(self):
+        with rig.Server("-np", "1", "--queue", "2", "--drain", "0") as s:
+            hello = {"messages": [{"role": "user", "content": "Hello"}]}
+            bodies = (("/completion", dict(LONG, stream=False)),
+                      ("/v1/messages", dict(hello, max_tokens=100000, ignore_eos=True)),
+                      ("/v1/completions", dict(LONG, stream=False, prompt=["The"] * 4)))
+            answers = []
+            threads = [rig.threading.Thread(target=lambda p=p, b=b: answers.append(s.post(p, b)))
+                       for p, b in bodies]
+            for i, t in enumerate(threads):
+                t.start()
+                s.until("pith_answers_running" if i == 0 else "pith_requests_waiting", max(i, 1))
+            s.terminate()
+            for t in threads:
+                t.join()
+            self.assertEqual([a.code for a in answers], [503] * 3)
+            self.assertEqual(sorted(a.error()["type"] for a in answers),
+                             ["overloaded_error", "unavailable_error", "unavailable_error"])
+            for a in answers:
+                self.assertGreaterEqual(int(a.headers["retry-after"]), 1)
+
     def test_running_request_ends(self):
         with rig.Server("--drain", "200") as s:
             stream = s.stream("/completion", dict(LONG, n_predict=1500))

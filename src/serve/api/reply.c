@@ -576,6 +576,7 @@ static const char *their_type(const struct serve_fault *fault)
            : fault->code == 413 ? "request_too_large"
            : fault->code == 429 ? "rate_limit_error"
            : fault->code == 503 ? "overloaded_error"
+           : fault->code == 504 ? "timeout_error"
            : fault->code >= 500 ? "api_error"
                                 : SERVE_INVALID;
 }

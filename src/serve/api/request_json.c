@@ -13,6 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define DEADLINE "deadline_s: " /* how the scheduler's words of a late request begin */
+
 /* ---- memory ---- */
 
 /* Blocks of a request, so that they are freed together. */
@@ -64,14 +66,25 @@ void serve_fault_set(struct serve_fault *fault, int code, const char *type, cons
 /* The engine's names of fields that a body has under others. */
 static const char *named(const char *message, const char **param)
 {
-    static const char *const budgets[] = {"budget: ", "pith: budget: "};
-    for (size_t i = 0; i < 2; i++)
-        if (strncmp(message, budgets[i], strlen(budgets[i])) == 0) {
-            *param = "pith.budget";
-            return message + strlen(budgets[i]);
+    static const char *const names[][2] = {
+        {"budget: ", "pith.budget"},
+        {"pith: budget: ", "pith.budget"},
+        {DEADLINE, "timeout"},
+        {"n_answer: ", "n"},
+    };
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        if (strncmp(message, names[i][0], strlen(names[i][0])) == 0) {
+            *param = names[i][1];
+            return message + strlen(names[i][0]);
         }
     *param = NULL;
     return message;
+}
+
+/* A request is cancelled by its own time, or because the server or its operator ends it. */
+static bool was_late(pith_status status, const char *message)
+{
+    return status == PITH_CANCELLED && strncmp(message, DEADLINE, strlen(DEADLINE)) == 0;
 }
 
 void serve_fault_status(struct serve_fault *fault, pith_status status, const char *message,
@@ -82,10 +95,16 @@ void serve_fault_status(struct serve_fault *fault, pith_status status, const cha
         int code;
         const char *type;
     } map[] = {
-        {PITH_INVALID, 400, SERVE_INVALID},   {PITH_UNSUPPORTED, 400, SERVE_INVALID},
-        {PITH_NOT_FOUND, 400, SERVE_INVALID}, {PITH_KV_FULL, 400, "kv_budget_exceeded"},
-        {PITH_CONTEXT, 400, SERVE_CONTEXT},   {PITH_BUSY, 503, "unavailable_error"},
+        {PITH_INVALID, 400, SERVE_INVALID},         {PITH_UNSUPPORTED, 400, SERVE_INVALID},
+        {PITH_NOT_FOUND, 400, SERVE_INVALID},       {PITH_KV_FULL, 400, "kv_budget_exceeded"},
+        {PITH_CONTEXT, 400, SERVE_CONTEXT},         {PITH_BUSY, 503, "unavailable_error"},
+        {PITH_CANCELLED, 503, "unavailable_error"},
     };
+    if (was_late(status, message)) {
+        const char *param, *rest = named(message, &param);
+        serve_fault_set(fault, 504, "timeout_error", param, "%s: %s", param, rest);
+        return;
+    }
     for (size_t i = 0; i < sizeof(map) / sizeof(map[0]); i++)
         if (map[i].status == status) {
             bool full = fault->code == 0 && n_ctx > 0 && n_prompt >= n_ctx &&
