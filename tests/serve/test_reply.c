@@ -481,10 +481,10 @@ TEST(faults_before_and_within_a_stream_are_told)
         enum serve_api api;
         const char *body, *event;
     } cases[] = {
-        {SERVE_CHAT, "{" HI ",\"stream\":true}", "data: {\"error\":{\"code\":500,"},
-        {SERVE_COMPLETION, "{\"prompt\":\"a\",\"stream\":true}", "data: {\"error\":{\"code\":500,"},
+        {SERVE_CHAT, "{" HI ",\"stream\":true}", "data: {\"error\":{\"code\":503,"},
+        {SERVE_COMPLETION, "{\"prompt\":\"a\",\"stream\":true}", "data: {\"error\":{\"code\":503,"},
         {SERVE_MESSAGES, "{\"max_tokens\":9,\"stream\":true," HI "}",
-         "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"api_error\","},
+         "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\","},
         {SERVE_RESPONSES, "{\"input\":\"a\",\"stream\":true}", "event: response.failed\n"},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) { /* and after it */
@@ -493,7 +493,7 @@ TEST(faults_before_and_within_a_stream_are_told)
         say(&run, 0, 0, 5, "Once");
         assert_true(serve_reply_done(run.reply, 0, &result, &run.out));
         assert_true(serve_reply_finished(run.reply) && serve_reply_is_events(run.reply));
-        assert_int_equal(serve_reply_fault(run.reply)->code, 500);
+        assert_int_equal(serve_reply_fault(run.reply)->code, 503);
         assert_true(serve_bytes_add(&run.out, "", 1));
         assert_non_null(strstr(run.out.data, cases[i].event));
         end(&run);

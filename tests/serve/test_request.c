@@ -317,14 +317,15 @@ TEST(a_call_without_content_is_an_empty_text)
 {
     const char *before = setup.template_text;
     setup.template_text = "{% for m in messages %}[{% if '</x>' in m.content %}x{% endif %}"
-                          "{{ m.content }}]{% endfor %}";
+                          "{{ m.content }}{% for c in m.tool_calls or [] %}!{% endfor %}]"
+                          "{% endfor %}";
     expect_prompt(
         SERVE_MESSAGES,
         "{\"max_tokens\":9,\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"},{\"role\":"
         "\"assistant\",\"content\":[{\"type\":\"tool_use\",\"id\":\"t1\",\"name\":\"add\","
         "\"input\":{}}]},{\"role\":\"user\",\"content\":[{\"type\":\"tool_result\","
         "\"tool_use_id\":\"t1\",\"content\":\"2\"}]}]}",
-        "[Hi][][2]");
+        "[Hi][!][2]");
     setup.template_text = before;
 }
 
@@ -417,6 +418,46 @@ TEST(tells_the_template_of_tools)
                   "call {\"a\": 1}");
     setup.template_text = "{{ raise_exception('no chats today') }}";
     expect_fault(SERVE_CHAT, "{" HI "}", 400, "messages: no chats today");
+    setup.template_text = old;
+}
+
+/* A template that knows no tools shows past calls and their results in texts, with tools or not. */
+TEST(past_calls_stand_in_the_form_that_is_asked_for)
+{
+    const char *old = setup.template_text;
+    setup.template_text = "{% for m in messages %}[{{ m.role }}:{{ m.content }}]{% endfor %}";
+#define CALL(id, args)                                                                             \
+    "{\"id\":\"" id "\",\"type\":\"function\",\"function\":{\"name\":\"add\",\"arguments\":" args  \
+    "}}"
+#define PAST(content, calls)                                                                       \
+    "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"},{\"role\":\"assistant\","               \
+    "\"content\":" content ",\"tool_calls\":[" calls                                               \
+    "]},{\"role\":\"tool\",\"tool_call_id\":\"c1\",\"content\":\"2\"}"
+    expect_prompt(SERVE_CHAT, PAST("null", CALL("c1", "\"{\\\"a\\\":1.10}\"")) "]}",
+                  "[user:Hi][assistant:<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": "
+                  "1.10}}\n</tool_call>][user:<tool_response>\n2\n</tool_response>]");
+    expect_prompt(
+        SERVE_CHAT,
+        PAST("\"So.\"", CALL("c1", "{}") "," CALL(
+                            "c2", "\"no JSON\"")) ",{\"role\":"
+                                                  "\"tool\",\"tool_call_id\":\"c2\",\"content\":"
+                                                  "\"\\\"3\\\"\"},{\"role\":\"user\","
+                                                  "\"content\":\"And?\"}]}",
+        "[user:Hi][assistant:So.\n<tool_call>\n{\"name\": \"add\", \"arguments\": {}}\n"
+        "</tool_call>\n<tool_call>\n{\"name\": \"add\", \"arguments\": \"no JSON\"}\n"
+        "</tool_call>][user:<tool_response>\n{\"name\": \"add\", \"content\": \"2\"}\n"
+        "</tool_response>\n<tool_response>\n{\"name\": \"add\", \"content\": "
+        "\"\\\"3\\\"\"}\n</tool_response>][user:And?]");
+    expect_prompt(
+        SERVE_MESSAGES,
+        "{\"max_tokens\":1,\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"},{\"role\":"
+        "\"assistant\",\"content\":[{\"type\":\"tool_use\",\"id\":\"t\",\"name\":\"f\","
+        "\"input\":{\"a\":1}}]},{\"role\":\"user\",\"content\":[{\"type\":\"tool_result\","
+        "\"tool_use_id\":\"t\",\"content\":\"R\"}]}]}",
+        "[user:Hi][assistant:<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n"
+        "</tool_call>][user:<tool_response>\nR\n</tool_response>]");
+#undef PAST
+#undef CALL
     setup.template_text = old;
 }
 

@@ -172,6 +172,7 @@ json_t *request_from_responses(struct serve_reader *rd, const json_t *body);
 void request_tokenize(struct serve_reader *rd, struct serve_prompt *p, const char *text, size_t len,
                       uint32_t flags);
 void request_find_style(struct serve_reader *rd); /* request_style.c: with a model */
+void request_write_past(struct serve_reader *rd); /* request_past.c: calls and results as texts */
 void request_make_chat(struct serve_reader *rd);  /* the prompt of messages */
 /* request_grammar.c. INVALID, UNSUPPORTED, NOMEM. */
 pith_status request_call_grammar(const pith_model *model, const struct serve_tools_style *style,

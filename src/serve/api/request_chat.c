@@ -452,6 +452,7 @@ void request_make_chat(struct serve_reader *rd)
     r->prompts.n = 1;
     if (rd->setup->model == NULL || r->prompts.item == NULL)
         return;
+    take_message(r->source.chat, &r->prompts.item[0]); /* first: results may become the user's */
     request_find_style(rd);
     if (request_is_bad(rd))
         return;
@@ -466,7 +467,6 @@ void request_make_chat(struct serve_reader *rd)
         SERVE_FAULT(rd, "messages", "messages: %s", err.message);
     else
         take_ids(rd, r->prompts.rendered, &r->prompts.item[0]);
-    take_message(r->source.chat, &r->prompts.item[0]);
     if (rd->setup->pins && (r->cache.slot >= 0 || r->setup->finds) && r->cache.n_keep == 0 &&
         !request_is_bad(rd))
         count_system(rd);

@@ -61,6 +61,8 @@ void request_find_style(struct serve_reader *rd)
     serve_tools_style_detect(text, strlen(text), &r->calls.style);
     r->params.special =
         r->params.special || serve_tools_style_special(&r->calls.style, rd->setup->model);
-    if (r->calls.tools != NULL && r->calls.style.form == SERVE_TOOLS_GENERIC)
+    if (strstr(text, "tool_calls") == NULL) /* as all that show calls have it */
+        request_write_past(rd);
+    if (r->calls.tools != NULL && r->calls.style.form == SERVE_TOOLS_GENERIC && !request_is_bad(rd))
         explain_tools(rd);
 }

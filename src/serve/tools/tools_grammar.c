@@ -601,6 +601,7 @@ pith_status serve_tools_instructions(const json_t *tools, const struct serve_num
     }
     add(&w, "To call a function, write its name and its arguments as a JSON object:\n"
             "<tool_call>\n{\"name\": \"FUNCTION\", \"arguments\": {ARGUMENTS}}\n</tool_call>\n"
+            "What it returns stands between <tool_response> and </tool_response>.\n"
             "Call functions only where they help; otherwise answer as usual.");
     *out = w.no_memory ? NULL : w.text;
     if (!w.no_memory)
