@@ -421,6 +421,30 @@ TEST(tells_the_template_of_tools)
     setup.template_text = old;
 }
 
+/* Thoughts are not left out without a word. */
+TEST(an_answer_with_thoughts_is_not_gone_on)
+{
+    expect_fault(SERVE_CHAT,
+                 "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"},{\"role\":\"assistant\","
+                 "\"content\":\"Ans\",\"reasoning_content\":\"so\"}],"
+                 "\"continue_final_message\":true}",
+                 400,
+                 "continue_final_message: the last message has thoughts, with which an answer "
+                 "cannot be gone on: leave them out");
+    expect_fault(SERVE_MESSAGES,
+                 "{\"max_tokens\":9,\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"},{\"role\":"
+                 "\"assistant\",\"content\":[{\"type\":\"thinking\",\"thinking\":\"so\"},"
+                 "{\"type\":\"text\",\"text\":\"Ans\"}]}]}",
+                 400,
+                 "messages: the last message has thoughts, with which an answer cannot be gone on: "
+                 "leave them out");
+    expect_prompt(SERVE_CHAT,
+                  "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"},{\"role\":\"assistant\","
+                  "\"content\":\"Ans\",\"reasoning_content\":\"\"}],"
+                  "\"continue_final_message\":true}",
+                  "[user:Hi]>Ans");
+}
+
 /* A template that knows no tools shows past calls and their results in texts, with tools or not. */
 TEST(past_calls_stand_in_the_form_that_is_asked_for)
 {

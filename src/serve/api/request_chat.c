@@ -196,6 +196,16 @@ static void take_opening(struct serve_reader *rd, json_t *list)
     size_t n = json_array_size(list);
     json_t *last = json_array_get(list, n - 1);
     const json_t *content = json_object_get(last, "content");
+    bool other = rd->r->api == SERVE_MESSAGES || rd->r->api == SERVE_COUNT;
+    /* Templates differ in where thoughts of an answer that is not ended would stand. */
+    if (json_string_length(json_object_get(last, "reasoning_content")) > 0) {
+        const char *param = other ? "messages" : "continue_final_message";
+        SERVE_FAULT(rd, param,
+                    "%s: the last message has thoughts, with which an answer cannot be gone on: "
+                    "leave them out",
+                    param);
+        return;
+    }
     if (!request_is(json_object_get(last, "role"), "assistant") || !json_is_string(content) ||
         json_object_get(last, "tool_calls") != NULL || n < 2) {
         SERVE_FAULT(rd, "continue_final_message",
