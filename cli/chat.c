@@ -313,23 +313,44 @@ static json_t *read_json(const char *path, json_error_t *json_err)
     return value;
 }
 
+/* Why the list is no conversation that this chat can go on with, or NULL. A message of the user's
+   is what comes next, and the template may refuse it, as it may refuse roles. */
+static const char *find_fault(struct chat *c, const json_t *list, char *buf, size_t cap)
+{
+    pith_error err;
+    size_t n = json_array_size(list);
+    if (!json_is_array(list))
+        return "it holds no list of messages";
+    pith_message *messages = cli_alloc(n + 1, sizeof(*messages));
+    for (size_t i = 0; i <= n; i++) {
+        const json_t *item = json_array_get(list, i);
+        messages[i] = (pith_message){json_string_value(json_object_get(item, "role")),
+                                     json_string_value(json_object_get(item, "content"))};
+        if (i == n)
+            messages[i] = (pith_message){"user", "Hello"};
+        if (messages[i].role != NULL && messages[i].content != NULL)
+            continue;
+        free(messages);
+        snprintf(buf, cap, "message %zu has no role or no content", i);
+        return buf;
+    }
+    bool good = session_try_messages(c->s.model, &c->options->chat, messages, (int32_t)n + 1, &err);
+    free(messages);
+    if (good)
+        return NULL;
+    snprintf(buf, cap, "the next message would be refused: %s", err.message);
+    return buf;
+}
+
 static void load(struct chat *c, const char *path)
 {
     json_error_t json_err = {.text = "it cannot be read"};
     json_t *list = read_json(path, &json_err), *item;
+    char buf[sizeof(((pith_error *)0)->message) + 64];
     size_t i;
-    if (!json_is_array(list)) {
-        cli_note("cannot load \"%s\": %s", path,
-                 list == NULL ? json_err.text : "it holds no list of messages");
-        json_decref(list);
-        return;
-    }
-    json_array_foreach(list, i, item)
-    {
-        if (json_is_string(json_object_get(item, "role")) &&
-            json_is_string(json_object_get(item, "content")))
-            continue;
-        cli_note("cannot load \"%s\": message %zu has no role or no content", path, i);
+    const char *fault = list == NULL ? json_err.text : find_fault(c, list, buf, sizeof(buf));
+    if (fault != NULL) {
+        cli_note("cannot load \"%s\": %s", path, fault);
         json_decref(list);
         return;
     }
@@ -399,11 +420,11 @@ static bool run_slash(struct chat *c, const char *line)
         names[i] = slashes[i].name;
         if (strncmp(line, slashes[i].name, len) != 0 || slashes[i].name[len] != '\0')
             continue;
-        if (slashes[i].run == NULL)
-            return false;
         if ((slashes[i].argument != NULL) != (argument[0] != '\0'))
             cli_note("%s takes %s", slashes[i].name,
                      slashes[i].argument != NULL ? "the name of a file" : "no argument");
+        else if (slashes[i].run == NULL)
+            return false;
         else
             slashes[i].run(c, argument);
         return true;
@@ -418,7 +439,8 @@ static bool run_slash(struct chat *c, const char *line)
 
 /* ---- the loop ---- */
 
-/* Reads one message: a line, and those that follow a backslash at its end. */
+/* Reads one message: a line, and those that follow a backslash at its end. The end of the input
+   ends a message, too. */
 static enum line_result read_message(struct chat *c, struct cli_text *out)
 {
     *out = (struct cli_text){0};
@@ -426,6 +448,10 @@ static enum line_result read_message(struct chat *c, struct cli_text *out)
         const char *line;
         size_t len;
         enum line_result result = line_read(c->reader, &line, &len);
+        if (result == LINE_END && out->len > 0) {
+            out->data[--out->len] = '\0'; /* in place of the line break that nothing follows */
+            return LINE_TEXT;
+        }
         if (result != LINE_TEXT) {
             free(out->data);
             return result;
@@ -459,7 +485,9 @@ static void converse(struct chat *c)
         if (result != LINE_TEXT)
             return;
         cancelled = false;
-        if (text.data[0] == '/')
+        if (memchr(text.data, '\0', text.len) != NULL)
+            cli_note("a message with a zero byte is not taken: messages are text");
+        else if (text.data[0] == '/')
             go_on = run_slash(c, text.data);
         else if (text.len > 0)
             take_turn(c, text.data, text.len);

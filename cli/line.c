@@ -136,7 +136,7 @@ enum line_result line_read(struct line_reader *r, const char **text, size_t *len
         n = (size_t)count;
     }
     if (n > 0 && line[n - 1] == '\n')
-        n--;
+        n -= n > 1 && line[n - 2] == '\r' ? 2 : 1;
     free(r->text);
     r->text = cli_alloc(n + 1, 1);
     memcpy(r->text, line, n);

@@ -20,7 +20,8 @@ enum line_result {
     LINE_END,       /* end of input, Ctrl-D */
 };
 
-/* *text [*len], without the newline and terminated, belongs to the reader until the next call. */
+/* *text [*len], without the newline (LF or CR LF) and terminated, belongs to the reader until the
+   next call. */
 enum line_result line_read(struct line_reader *reader, const char **text, size_t *len);
 
 /* True where a person sits at the other end. */

@@ -210,7 +210,10 @@ void chat_template_read(struct chat_options *o);
 /* The messages as a prompt that ends where the answer begins. */
 pith_prompt *session_prompt(const pith_model *model, const struct chat_options *o,
                             const pith_message *messages, int32_t n);
-/* Its tokens; special ones are read in what the template wrote only. */
+/* Whether session_prompt would take them; *err says why not. */
+bool session_try_messages(const pith_model *model, const struct chat_options *o,
+                          const pith_message *messages, int32_t n, pith_error *err);
+/* Tokens of a prompt; special ones are read in what the template wrote only. */
 struct cli_ids session_prompt_ids(const pith_model *model, const pith_prompt *prompt, bool bos);
 
 /* Fails where messages cannot become a prompt: --chat-template names none that comes along (usage),

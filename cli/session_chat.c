@@ -67,6 +67,15 @@ pith_prompt *session_prompt(const pith_model *model, const struct chat_options *
     return prompt;
 }
 
+bool session_try_messages(const pith_model *model, const struct chat_options *o,
+                          const pith_message *messages, int32_t n, pith_error *err)
+{
+    pith_prompt *prompt = NULL;
+    pith_status status = make_prompt(model, o, messages, n, &prompt, err);
+    pith_prompt_free(prompt);
+    return status == PITH_OK;
+}
+
 struct cli_ids session_prompt_ids(const pith_model *model, const pith_prompt *prompt, bool bos)
 {
     pith_error err;

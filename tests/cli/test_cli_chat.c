@@ -151,6 +151,94 @@ TEST(saving_never_replaces_what_the_chat_reads)
     assert_int_not_equal(stat(kv, &after), 0);
 }
 
+static json_t *saved_messages(const char *path)
+{
+    json_t *list = json_load_file(path, 0, NULL);
+    assert_non_null(list);
+    return list;
+}
+
+static const char *content_of(const json_t *list, size_t i)
+{
+    return json_string_value(json_object_get(json_array_get(list, i), "content"));
+}
+
+TEST(the_last_line_is_taken_whatever_ends_it)
+{
+    char path[128], input[256];
+    struct said s = command("Hello\\", "chat", ON_MODEL, "--temp", "0", "-n", "4", NULL);
+    struct said same = command("Hello\n", "chat", ON_MODEL, "--temp", "0", "-n", "4", NULL);
+    expect_status(&s, 0);
+    assert_true(s.out_len > 1);
+    assert_string_equal(s.out, same.out);
+    snprintf(input, sizeof(input), "Hello\r\nyou \\\r\nthere\r\n/save %s\r\n/quit\r\nnever\r\n",
+             in_folder("lines.json", path));
+    s = command(input, "chat", ON_MODEL, "--temp", "0", "-n", "4", NULL);
+    expect_status(&s, 0);
+    expect_word(s.err, "saved 4 messages");
+    json_t *list = saved_messages(path);
+    assert_string_equal(content_of(list, 0), "Hello");
+    assert_string_equal(content_of(list, 2), "you \nthere");
+    json_decref(list);
+    /* An argument that a command does not take is no word of it. */
+    s = command("/quit now\nHello\n", "chat", ON_MODEL, "--temp", "0", "-n", "4", NULL);
+    expect_word(s.err, "/quit takes no argument");
+    assert_true(s.out_len > 1);
+}
+
+/* It would end a text in C: half a message is never sent. */
+TEST(a_zero_byte_is_refused)
+{
+    static const char input[] = "hello\0world\nHello\n";
+    const char *words[] = {"chat", ON_MODEL, "--temp", "0", "-n", "4", NULL};
+    char text[4096] = "";
+    FILE *in = tmpfile(), *out = tmpfile(), *log = tmpfile();
+    assert_int_equal(fwrite(input, 1, sizeof(input) - 1, in), sizeof(input) - 1);
+    rewind(in);
+    assert_int_equal(command_wait(command_start(words, fileno(in), fileno(out), fileno(log))), 0);
+    rewind(log);
+    assert_true(fread(text, 1, sizeof(text) - 1, log) > 0);
+    expect_word(text, "a message with a zero byte is not taken");
+    rewind(out);
+    memset(text, 0, sizeof(text));
+    assert_true(fread(text, 1, sizeof(text) - 1, out) > 0);
+    assert_ptr_equal(strchr(text, '\n'), text + strlen(text) - 1); /* one answer */
+    fclose(in);
+    fclose(out);
+    fclose(log);
+}
+
+/* What was said before stays, and goes on. */
+TEST(a_talk_that_cannot_go_on_is_not_loaded)
+{
+    static const struct {
+        const char *text, *why;
+    } cases[] = {
+        {"[{\"role\": \"robot\", \"content\": \"Hi\"}]", "role: \"robot\" is none of"},
+        {"[{\"role\": \"user\", \"content\": \"Hi\"}]", "roles must alternate"},
+    };
+    char path[128], jinja[128], kept[128], input[512];
+    write_file(in_folder("strict.jinja", jinja),
+               "{% for m in messages %}{% if loop.index0 > 0 and m.role == messages[loop.index0 - "
+               "1].role %}{{ raise_exception('roles must alternate') }}{% endif %}{{ m.role }}: "
+               "{{ m.content }}\n{% endfor %}");
+    in_folder("talk.json", path);
+    in_folder("kept.json", kept);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        write_file(path, cases[i].text);
+        snprintf(input, sizeof(input), "Hello\n/load %s\nAnd you?\n/save %s\n", path, kept);
+        struct said s = command(input, "chat", "-m", MODEL, "-t", "1", "--chat-template-file",
+                                jinja, "--temp", "0", "-n", "4", NULL);
+        expect_status(&s, 0);
+        expect_word(s.err, "cannot load");
+        expect_word(s.err, cases[i].why);
+        json_t *list = saved_messages(kept);
+        assert_int_equal(json_array_size(list), 4);
+        assert_string_equal(content_of(list, 0), "Hello");
+        json_decref(list);
+    }
+}
+
 TEST(a_full_memory_ends_the_answer)
 {
     struct said s = command("Hello\n", "chat", ON_MODEL, "-c", "16", "--page", "16", NULL);
