@@ -212,12 +212,13 @@ static void fill(struct http_answer *a, pith_request *request)
     bool one = !serve_request_wants_prompt(a->request) && serve_request_caches(a->request);
     request->on_token = on_token;
     request->on_done = on_done;
-    request->slot = serve_request_slot(a->request);
+    request->slot = serve_request_caches(a->request) ? serve_request_slot(a->request) : -1;
     if (request->slot < 0 && one)
         request->slot = PITH_SLOT_ANY;
     request->session = a->ex->session != 0 ? a->ex->session : serve_request_session(a->request);
     request->cache_salt = serve_request_salt(a->request);
-    /* cache_prompt false: under a salt of its own there is nothing to find. */
+    /* cache_prompt false: under a salt of its own there is nothing to find. No slot keeps it, since
+       no later request could find it there either. */
     if (!serve_request_caches(a->request))
         request->cache_salt = any_seed(a->server) | 1;
     if (serve_request_wants_prompt(a->request))

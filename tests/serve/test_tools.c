@@ -336,11 +336,25 @@ TEST(calls_need_tools)
     s = setting_of(SERVE_TOOLS_HERMES, tools);
     s.options.one_call = true;
     check(&s, "<tool_call>{\"name\": \"f\"}</tool_call><tool_call>{\"name\": \"f\"}</tool_call>",
-          "c0:f|a0:{}|e0|t:<tool_call>{\"name\": \"f\"}</tool_call>");
+          "c0:f|a0:{}|e0");
+    check(&s, "<tool_call>{\"name\": \"f\"}</tool_call>\n<tool_call>{\"name\": \"f\"</tool_call>",
+          "c0:f|a0:{}|e0|t:\n<tool_call>{\"name\": \"f\"</tool_call>");
+    s.cut = true;
+    check(&s,
+          "<tool_call>{\"name\": \"f\"}</tool_call><tool_call>{\"name\": \"f\", \"arguments\": {",
+          "c0:f|a0:{}|e0");
     s = setting_of(SERVE_TOOLS_HERMES, tools);
     s.cut = true; /* the limit of tokens */
     check(&s, "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": [", "c0:f|a0:{\"a\": [|e0?");
     check(&s, "<tool_call>{\"name\": \"f", "t:<tool_call>{\"name\": \"f");
+    static const char closed[] = "<tool_call>\n{\"name\": \"f\"}\n</tool_call>";
+    for (size_t n = strlen("<tool_call>\n{\"name\": \"f\"}"); n <= strlen(closed); n++) {
+        char part[sizeof(closed)] = "";
+        memcpy(part, closed, n); /* cut in its closing tag */
+        check(&s, part, "c0:f|a0:{}|e0");
+    }
+    s.cut = false; /* the model's own end */
+    check(&s, "<tool_call>{\"name\": \"f\"}</tool", "c0:f|a0:{}|e0|t:</tool");
     s = setting_of(SERVE_TOOLS_GPT_OSS, tools);
     s.cut = true;
     check(&s, "<|channel|>commentary to=functions.f<|message|>{\"a", "c0:f|a0:{\"a|e0?");

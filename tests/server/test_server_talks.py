@@ -218,6 +218,16 @@ class Found(unittest.TestCase):
             self.assertEqual(off.turn()["cache_why"], "off")
             self.assertEqual(off.pith["cached_tokens"], 0)
 
+    def test_a_slot_keeps_what_it_holds_beside_cache_prompt_false(self):
+        with rig.Server("--page", "16") as s:
+            mine = Talk(s, "Otto", id_slot=1)
+            mine.turn()
+            before = s.get("/slots").json()[1]
+            off = Talk(s, "Maria", id_slot=1, cache_prompt=False)
+            off.turn()
+            self.assertEqual(s.get("/slots").json()[1], before)
+            self.assertGreater(mine.turn()["cached_tokens"], 16)
+
     def test_memory_drops_what_was_used_longest_ago(self):
         keep = "streaming:budget=64,slack=16"
         with rig.Server("--page", "16", "--keep", keep, "--recall", "none", "--kv-memory", "400KiB",

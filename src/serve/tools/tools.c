@@ -50,9 +50,16 @@ bool tools_is_prefix(const struct tools_bytes *b, const char *text)
 
 /* ---- telling ---- */
 
+/* Calls beyond the only one that is wanted are read, so that they are no content, and not told. */
+static bool is_told(const struct serve_tools *t, const struct serve_tools_event *event)
+{
+    bool call = event->type != SERVE_TOOLS_CONTENT && event->type != SERVE_TOOLS_REASONING;
+    return !(call && t->options.one_call && event->index > 0);
+}
+
 static void send(struct serve_tools *t, const struct serve_tools_event *event)
 {
-    if (t->options.on_event != NULL)
+    if (t->options.on_event != NULL && is_told(t, event))
         t->options.on_event(t->options.user, event);
 }
 
@@ -151,7 +158,7 @@ void tools_call_end(struct serve_tools *t, bool complete)
         tools_tell(t, SERVE_TOOLS_CALL_ARGS, t->call.data, t->call.len);
     }
     send_call(t, SERVE_TOOLS_CALL_END, complete);
-    t->n_complete += complete;
+    t->n_complete += complete && !(t->options.one_call && t->n_call > 1);
     t->n_section++;
     t->raw.len = 0;
     tools_call_reset(t);
@@ -270,8 +277,7 @@ static int call_markers(const struct serve_tools *t, const char *markers[TOOLS_M
 /* Markers that may come in content: of calls, and at its beginning of reasoning. */
 static int content_markers(const struct serve_tools *t, const char *markers[TOOLS_MARKER_MAX])
 {
-    bool calls = t->calls && !(t->options.one_call && t->n_complete > 0);
-    int n = calls ? call_markers(t, markers) : 0;
+    int n = t->calls ? call_markers(t, markers) : 0;
     if (t->state != TOOLS_START)
         return n;
     if (!t->options.reasoning_is_text) {
@@ -473,8 +479,9 @@ pith_status serve_tools_finish(struct serve_tools *t, bool cut, pith_error *err)
         tools_call_end(t, false);
         t->state = TOOLS_TEXT;
     } else if (in_call) {
+        size_t n = cut && tools_call_closes(t) ? t->word.len : 0;
         bool space = true;
-        for (size_t i = 0; i < t->raw.len; i++)
+        for (size_t i = 0; i + n < t->raw.len; i++)
             space = space && pi_is_space(t->raw.data[i]);
         if (space)
             tools_section_end(t);

@@ -113,7 +113,7 @@ struct serve_tools_options {
     bool constrained; /* AUTO with a grammar: calls are only what that has constrained, from its
                          trigger on; what else looks like a call is content */
     bool sure;        /* a grammar holds calls, so that they are told while they come */
-    bool one_call;    /* parallel_tool_calls false: behind the first call all is content */
+    bool one_call;    /* parallel_tool_calls false: further calls are left out */
     const char *request_id; /* ids of calls are made of it and the index; copied. NULL: "" */
     serve_tools_event_fn *on_event;
     void *user;
@@ -132,7 +132,8 @@ pith_status serve_tools_feed(struct serve_tools *t, const char *text, size_t len
 
 /* The answer has ended, or was cut off (cut: the limit of tokens, a client that went away). Tells
    what was held back. A call whose arguments have begun ends with complete false where the answer
-   was cut, and is content where the model ended it. */
+   was cut, and is content where the model ended it. Markers behind a call that were cut say
+   nothing. */
 pith_status serve_tools_finish(struct serve_tools *t, bool cut, pith_error *err);
 
 /* Whether what came last is in a call, or in the markers about it. */

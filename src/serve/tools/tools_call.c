@@ -70,11 +70,6 @@ static bool named_by_head(struct serve_tools *t)
 
 /* ---- a section ---- */
 
-static bool may_call(const struct serve_tools *t)
-{
-    return !(t->options.one_call && t->n_complete > 0);
-}
-
 static bool begins_call(const struct serve_tools *t, const char *marker)
 {
     for (size_t i = 0; i < PI_LEN(t->form->call_open) && t->form->call_open[i] != NULL; i++)
@@ -124,15 +119,24 @@ static enum word read_word(const struct serve_tools *t)
 {
     enum word w = WORD_NONE;
     const struct tools_form *f = t->form;
-    for (size_t i = 0; i < PI_LEN(f->open) && may_call(t) && t->n_section > 0 && !t->bare; i++)
+    for (size_t i = 0; i < PI_LEN(f->open) && t->n_section > 0 && !t->bare; i++)
         w = compare(t, f->open[i], WORD_SECTION, w);
-    for (size_t i = 0; i < PI_LEN(f->call_open) && may_call(t) && !t->bare; i++)
+    for (size_t i = 0; i < PI_LEN(f->call_open) && !t->bare; i++)
         w = compare(t, f->call_open[i], WORD_CALL, w);
     for (size_t i = 0; i < PI_LEN(f->skip); i++)
         w = compare(t, f->skip[i], WORD_SKIP, w);
     if (t->bare)
         w = compare(t, "```", WORD_CLOSE, w);
     return compare(t, f->close, WORD_CLOSE, w);
+}
+
+bool tools_call_closes(const struct serve_tools *t)
+{
+    const struct tools_form *f = t->form;
+    bool closes = compare(t, t->bare ? "```" : f->close, WORD_CLOSE, WORD_NONE) != WORD_NONE;
+    for (size_t i = 0; i < PI_LEN(f->skip); i++)
+        closes = closes || compare(t, f->skip[i], WORD_SKIP, WORD_NONE) != WORD_NONE;
+    return closes && t->state == TOOLS_BETWEEN && t->n_section > 0 && t->word.len > 0;
 }
 
 static bool begin_object(struct serve_tools *t, char c)
@@ -152,7 +156,7 @@ static bool list_step(struct serve_tools *t, char c, bool *taken)
         return true;
     /* Behind a call that was constrained alone the text is free again. */
     bool free = t->options.constrained && t->bare && t->n_section > 0;
-    if (c == '{' && may_call(t) && !free) {
+    if (c == '{' && !free) {
         *taken = true;
         return begin_object(t, c);
     }

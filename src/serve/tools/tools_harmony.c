@@ -73,9 +73,8 @@ static void head_ends(struct serve_tools *t)
     size_t len = 0;
     const char *name = recipient(t, &len);
     bool to_other = name == NULL && find(&t->raw, "to=") != NULL;
-    bool one_more = t->calls && !(t->options.one_call && t->n_complete > 0);
     tools_call_reset(t);
-    if (to_other || (name != NULL && !one_more) ||
+    if (to_other || (name != NULL && !t->calls) ||
         (name != NULL && !tools_call_named(t, name, len))) {
         tools_broken(t); /* to a tool that is not the request's: content, markers and all */
         return;

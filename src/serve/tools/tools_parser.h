@@ -155,6 +155,8 @@ bool tools_params_begin(struct serve_tools *t);
 bool tools_call_named(struct serve_tools *t, const char *text, size_t len);
 void tools_call_reset(struct serve_tools *t);
 void tools_section_end(struct serve_tools *t);
+/* Whether word may become a marker that ends the call behind which it stands. */
+bool tools_call_closes(const struct serve_tools *t);
 /* The text in raw was no call: all but word is content, word is read again. */
 void tools_broken(struct serve_tools *t);
 
