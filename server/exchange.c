@@ -21,6 +21,9 @@
 /* A reader that is this many times the bound behind is given up at once. */
 #define FAR_BEHIND 4
 
+/* Bytes of memory behind each of an answer: what its tokens were, and its values as JSON. */
+#define OUT_WEIGHT 8
+
 struct exchange *exchange_create(struct server *s, struct MHD_Connection *connection,
                                  const char *path)
 {
@@ -47,6 +50,16 @@ void exchange_hold(struct exchange *ex)
     pthread_mutex_unlock(&ex->lock);
 }
 
+void exchange_drop_body(struct exchange *ex)
+{
+    size_t len = ex->body.len;
+    atomic_fetch_sub(&ex->server->count.body_bytes, (long long)len);
+    atomic_fetch_sub(&ex->server->count.json_bytes, (long long)ex->weighed);
+    ex->weighed = 0;
+    serve_bytes_free(&ex->body);
+    memory_note(ex->server, len);
+}
+
 void exchange_release(struct exchange *ex)
 {
     if (ex == NULL)
@@ -56,12 +69,9 @@ void exchange_release(struct exchange *ex)
     pthread_mutex_unlock(&ex->lock);
     if (!last)
         return;
-    size_t len = ex->body.len;
-    atomic_fetch_sub(&ex->server->count.body_bytes, (long long)len);
-    atomic_fetch_sub(&ex->server->count.json_bytes, (long long)ex->weighed);
-    serve_bytes_free(&ex->body);
+    exchange_drop_body(ex);
     serve_bytes_free(&ex->out);
-    memory_note(ex->server, len);
+    memory_note(ex->server, OUT_WEIGHT * ex->n_out);
     pthread_mutex_destroy(&ex->lock);
     free(ex->path);
     free(ex);
@@ -119,6 +129,7 @@ static bool append(struct exchange *ex, const char *data, size_t len)
         return false;
     }
     ex->said_at = server_now();
+    ex->n_out += len;
     if (!ex->events || unread(ex) <= bound)
         return true;
     if (ex->behind_since == 0.0)

@@ -68,7 +68,8 @@ struct exchange {
     bool waits;       /* it is one of count.n_answer */
     int code;         /* of HTTP; 0: not known yet */
     struct serve_bytes out;
-    size_t sent; /* bytes of out that were taken */
+    size_t sent;  /* bytes of out that were taken */
+    size_t n_out; /* bytes that were ever appended to it */
     double behind_since;
     exchange_gone_fn *on_gone;
     void *on_gone_user;
@@ -77,6 +78,8 @@ struct exchange {
 /* NULL: no memory. The reference is the caller's. */
 struct exchange *exchange_create(struct server *s, struct MHD_Connection *connection,
                                  const char *path);
+/* Frees the body, and the room that it has among all bodies. */
+void exchange_drop_body(struct exchange *ex);
 void exchange_hold(struct exchange *ex);
 void exchange_release(struct exchange *ex); /* NULL is ignored */
 

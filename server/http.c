@@ -188,12 +188,11 @@ static bool weigh(struct exchange *ex, const char *data, size_t len)
     return true;
 }
 
-static void add_body(struct exchange *ex, const char *data, size_t len)
+/* Adds what came to the body, unless that is refused. */
+static void take_body(struct exchange *ex, const char *data, size_t len)
 {
     struct server *s = ex->server;
     int64_t most = s->config.body_max;
-    if (ex->fault.code != 0 || len == 0)
-        return; /* read and thrown away */
     if ((int64_t)(ex->body.len + len) > most) {
         serve_fault_set(&ex->fault, MHD_HTTP_CONTENT_TOO_LARGE, "invalid_request_error", NULL,
                         "the body has more than %lld bytes, which is the most", (long long)most);
@@ -211,6 +210,17 @@ static void add_body(struct exchange *ex, const char *data, size_t len)
                         "no memory for the body");
     else
         atomic_fetch_add(&s->count.body_bytes, (long long)len);
+}
+
+/* The rest of a body that was refused is read and thrown away. What of it was kept leaves its room
+   to the bodies of others at once. */
+static void add_body(struct exchange *ex, const char *data, size_t len)
+{
+    if (ex->fault.code != 0 || len == 0)
+        return;
+    take_body(ex, data, len);
+    if (ex->fault.code != 0)
+        exchange_drop_body(ex);
 }
 
 /* A drain waits for answers of a worker or of the model thread. */
@@ -352,9 +362,10 @@ static enum MHD_Result on_request(void *user, struct MHD_Connection *connection,
 static void log_request(const struct exchange *ex)
 {
     const char *id = ex->request_id, *trace = ex->trace;
-    fprintf(stderr, "path=%.200s code=%d ms=%.0f body=%zu%s%s%s%s%s\n", ex->path, ex->code,
-            1e3 * (server_now() - ex->start), ex->body.len, ex->aborted ? " cut=1" : "",
-            id[0] != '\0' ? " id=" : "", id, trace[0] != '\0' ? " trace=" : "", trace);
+    fprintf(stderr, "path=%.200s code=%d ms=%.0f body=%lld%s%s%s%s%s\n", ex->path, ex->code,
+            1e3 * (server_now() - ex->start), (long long)ex->weight.len,
+            ex->aborted ? " cut=1" : "", id[0] != '\0' ? " id=" : "", id,
+            trace[0] != '\0' ? " trace=" : "", trace);
 }
 
 static void on_completed(void *user, struct MHD_Connection *connection, void **state,

@@ -1,7 +1,7 @@
 /*
- * memory.c - memory that large bodies took goes back to the system when they are done. glibc else
- * keeps it: from the first large block it learns to hold up to 64 MiB for each thread. Small
- * blocks, of which JSON has many, it never gives back by itself.
+ * memory.c - memory that large bodies and answers took goes back to the system when they are done.
+ * glibc else keeps it: from the first large block it learns to hold up to 64 MiB for each thread.
+ * Small blocks, of which JSON has many, it never gives back by itself.
  */
 #include <stdlib.h>
 #ifdef __GLIBC__
@@ -20,9 +20,9 @@ void memory_keep_little(void)
 #endif
 }
 
-void memory_note(struct server *s, size_t body_len)
+void memory_note(struct server *s, size_t bytes)
 {
-    if (body_len >= LARGE_BYTES)
+    if (bytes >= LARGE_BYTES)
         atomic_store(&s->large_ended, true);
 }
 

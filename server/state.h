@@ -64,7 +64,7 @@ struct server {
     double started_s; /* of server_now */
     char boot[17];    /* makes ids of answers unique over restarts */
     atomic_int stage;
-    atomic_bool large_ended; /* a request with a large body: memory.c */
+    atomic_bool large_ended; /* a request with a large body or answer: memory.c */
     atomic_llong next_id;
     struct server_counts count;
 
@@ -113,10 +113,10 @@ bool answer_go_on(struct server *s);
 /* Likewise, after a step: tells the requests that want to know how far their prompts were read. */
 void answer_tell_progress(struct server *s);
 
-/* Of memory.c: at the start; when a request ended that had so long a body; now and then, on a
-   thread that may wait. */
+/* Of memory.c: at the start; when a request ended whose body or answer took so much; now and then,
+   on a thread that may wait. */
 void memory_keep_little(void);
-void memory_note(struct server *s, size_t body_len);
+void memory_note(struct server *s, size_t bytes);
 void memory_give_back(struct server *s);
 
 /* The loops of model_thread.c; user is the server. */

@@ -4,6 +4,7 @@
  */
 #include <jansson.h>
 #include <microhttpd.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,6 +14,7 @@
 
 #define WRONG MHD_HTTP_BAD_REQUEST, "invalid_request_error"
 #define PIECE_BYTES 512
+#define BLOCK_BYTES 65536
 
 /* The body as an object; NULL: refused. */
 static json_t *read_body(struct exchange *ex)
@@ -51,33 +53,94 @@ static bool tokenize(const struct server *s, const char *text, size_t len, uint3
            PITH_OK;
 }
 
+/* ---- lists of tokens ---- */
+
+/* The list is written in blocks: as values of Jansson it would take hundreds of times its text. */
+struct writer {
+    struct exchange *ex;
+    char block[BLOCK_BYTES];
+    size_t len;
+    bool failed;
+};
+
+static int add(const char *text, size_t len, void *user)
+{
+    struct writer *w = user;
+    while (len > 0 && !w->failed) {
+        size_t n = sizeof(w->block) - w->len < len ? sizeof(w->block) - w->len : len;
+        memcpy(w->block + w->len, text, n);
+        w->len += n;
+        text += n;
+        len -= n;
+        if (w->len == sizeof(w->block)) {
+            w->failed = !exchange_send(w->ex, w->block, w->len);
+            w->len = 0;
+        }
+    }
+    return w->failed ? -1 : 0;
+}
+
+static void add_words(struct writer *w, const char *words)
+{
+    add(words, strlen(words), w);
+}
+
+static void add_number(struct writer *w, int32_t number)
+{
+    char digits[16];
+    snprintf(digits, sizeof(digits), "%d", number);
+    add_words(w, digits);
+}
+
 /* The bytes of a token: a string, or where they are no whole characters their numbers. */
-static json_t *piece_of(const struct server *s, int32_t id)
+static void add_piece(struct writer *w, int32_t id)
 {
     char piece[PIECE_BYTES];
     size_t len = 0;
-    if (pith_token_bytes(s->config.model, id, true, piece, sizeof(piece), &len) != PITH_OK)
-        return json_string("");
+    if (pith_token_bytes(w->ex->server->config.model, id, true, piece, sizeof(piece), &len) !=
+        PITH_OK)
+        len = 0;
     json_t *text = json_stringn(piece, len);
-    if (text != NULL)
-        return text;
-    json_t *bytes = json_array();
-    for (size_t i = 0; i < len; i++)
-        json_array_append_new(bytes, json_integer((unsigned char)piece[i]));
-    return bytes;
+    if (text != NULL) {
+        w->failed = w->failed || json_dump_callback(text, add, w, JSON_ENCODE_ANY) != 0;
+        json_decref(text);
+        return;
+    }
+    for (size_t i = 0; i < len; i++) {
+        add_words(w, i == 0 ? "[" : ",");
+        add_number(w, (unsigned char)piece[i]);
+    }
+    add_words(w, len > 0 ? "]" : "\"\"");
 }
 
-static json_t *list_ids(const struct server *s, const struct ids *ids, bool pieces)
+static void write_ids(struct exchange *ex, const struct ids *ids, bool pieces)
 {
-    json_t *list = json_array();
-    for (int32_t i = 0; i < ids->n; i++) {
-        json_t *id = json_integer(ids->data[i]);
-        if (pieces)
-            id = json_pack("{s:o, s:o}", "id", id, "piece", piece_of(s, ids->data[i]));
-        json_array_append_new(list, id);
+    struct writer *w = calloc(1, sizeof(*w));
+    if (w == NULL) {
+        exchange_abort(ex);
+        return;
     }
-    return list;
+    w->ex = ex;
+    add_words(w, "{\"tokens\":[");
+    for (int32_t i = 0; i < ids->n && !w->failed; i++) {
+        add_words(w, i > 0 ? "," : "");
+        add_words(w, pieces ? "{\"id\":" : "");
+        add_number(w, ids->data[i]);
+        if (!pieces)
+            continue;
+        add_words(w, ",\"piece\":");
+        add_piece(w, ids->data[i]);
+        add_words(w, "}");
+    }
+    add_words(w, "]}");
+    if (w->failed || !exchange_send(ex, w->block, w->len))
+        exchange_abort(ex);
+    else
+        exchange_end(ex, MHD_HTTP_OK);
+    free(w);
 }
+
+/* ---- the paths ---- */
 
 /* The switches of a body; false: refused. */
 static bool read_switches(struct exchange *ex, const json_t *body, uint32_t *flags, bool *pieces)
@@ -131,8 +194,7 @@ void tokens_encode(struct exchange *ex)
                                           json_string_length(content), flags, &ids, &err))
         exchange_refuse_with(ex, WRONG, "content", "content: %s", err.message);
     else
-        exchange_json(ex, MHD_HTTP_OK,
-                      json_pack("{s:o}", "tokens", list_ids(ex->server, &ids, pieces)));
+        write_ids(ex, &ids, pieces);
     free(ids.data);
     json_decref(body);
 }

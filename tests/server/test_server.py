@@ -111,6 +111,13 @@ class Routes(unittest.TestCase):
                          "The friend of")
         pieces = self.s.post("/tokenize", {"content": "The friend", "with_pieces": True}).json()
         self.assertEqual("".join(t["piece"] for t in pieces["tokens"]), "The friend")
+        for text in ("", "M\u00fcller \U0001f98a \"x\"", "ab " * 40000): # the last: many blocks
+            ids = self.s.post("/tokenize", {"content": text}).json()["tokens"]
+            pieces = self.s.post("/tokenize", {"content": text, "with_pieces": True}).json()
+            self.assertEqual([t["id"] for t in pieces["tokens"]], ids)
+            self.assertEqual(b"".join(p.encode() if isinstance(p, str) else bytes(p)
+                                      for p in (t["piece"] for t in pieces["tokens"])).decode(),
+                             text)
         self.assertEqual(self.s.post("/tokenize", {"content": 3}).error()["message"],
                          "content: 3 is not a string")
         for bad, what in ((7, "tokens: 7 is not an array of token ids"),
@@ -454,10 +461,34 @@ class Memory(unittest.TestCase):
         with open(f"/proc/{s.process.pid}/status", encoding="ascii") as f:
             return int(re.search(r"VmRSS:\s+(\d+)", f.read()).group(1))
 
+    def setUp(self):
+        if rig.is_sanitized() or not os.path.exists("/proc/self/status"):
+            self.skipTest("a sanitizer keeps what was freed, or there is no /proc")
+
+    def test_answers_go_back(self):
+        plain = dict(CHAT, max_tokens=300, n=4, seed=1, ignore_eos=True)
+        scored = dict(plain, logprobs=True, top_logprobs=20)
+        with rig.Server() as s:
+            rig.together([lambda: s.post("/v1/chat/completions", plain)] * 4)
+            s.until("pith_answers_running", 0)
+            before = self.resident_kib(s)  # KV memory is there
+            rig.together([lambda: s.post("/v1/chat/completions", scored)] * 4)
+            s.until("pith_answers_running", 0)
+            end = time.monotonic() + 10  # it is given back after the answer
+            while self.resident_kib(s) >= before + (6 << 10) and time.monotonic() < end:
+                time.sleep(0.05)
+            self.assertLess(self.resident_kib(s), before + (6 << 10))
+
+    def test_lists_of_tokens_are_written_as_they_are_made(self):
+        with rig.Server() as s:
+            for pieces in (False, True):
+                body = {"content": "1 " * 200000, "with_pieces": pieces}
+                self.assertEqual(len(s.post("/tokenize", body).json()["tokens"]), 400000)
+            with open(f"/proc/{s.process.pid}/status", encoding="ascii") as f:
+                most = int(re.search(r"VmHWM:\s+(\d+)", f.read()).group(1))
+            self.assertLess(most, 64 << 10)
+
     def test_bodies_go_back(self):
-        with open(rig.PITH, "rb") as f:
-            if re.search(b"__[at]san_init", f.read()) or not os.path.exists("/proc/self/status"):
-                self.skipTest("a sanitizer keeps what was freed, or there is no /proc")
         cut = b'{"prompt": "' + b"a" * (20 << 20)
         numbers = b'{"prompt": "The", "n_predict": 1, "x": [1' + b",1" * 1000000 + b"]}"
         with rig.Server() as s:
@@ -574,6 +605,27 @@ class Limits(unittest.TestCase):
             body = {"prompt": "a", "n_predict": 1, "x": [1] * 5000}
             for _ in range(20):  # what was counted is given back
                 self.assertEqual(s.post("/completion", body).code, 200)
+
+    def test_bodies_that_are_together_too_large(self):
+        """A body that is refused leaves its room to the others while the rest of it comes."""
+        for options in (("--body-memory", "1MiB"), ("--body", "36KiB", "--body-memory", "8MiB")):
+            text = ('{"content": "a", "x": [1' + ",1" * 17000 + "]}").encode()
+            with rig.Server(*options) as s:
+                links = [rig.socket.create_connection(("127.0.0.1", s.port)) for _ in range(7)]
+                for c in links:
+                    c.sendall(b"POST /tokenize HTTP/1.1\r\nHost: a\r\nConnection: close\r\n"
+                              b"Content-Length: %d\r\n\r\n" % len(text))
+                for at in range(0, len(text), 2000):
+                    for c in links:
+                        c.sendall(text[at:at + 2000])
+                    time.sleep(0.02)
+                codes = []
+                for c in links:
+                    c.settimeout(rig.PATIENCE_S)
+                    codes.append(c.recv(12)[9:])
+                    c.close()
+                self.assertEqual(set(codes), {b"200", b"503"})
+                self.assertGreaterEqual(codes.count(b"200"), 3, codes)
 
     def test_body(self):
         with rig.Server("--body", "4KiB") as s:
