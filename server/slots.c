@@ -109,14 +109,22 @@ static bool read_path(struct exchange *ex, const json_t *body, char *path)
     return true;
 }
 
+/* What the scheduler said, without its own name of the slot and without the server's folder. */
 static void refuse(struct exchange *ex, pith_status status, const pith_error *err)
 {
+    const char *folder = ex->server->config.slot_folder, *text = err->message;
+    size_t len = folder != NULL ? strlen(folder) : 0;
     int code = status == PITH_NOT_FOUND ? MHD_HTTP_NOT_FOUND
                : status == PITH_BUSY    ? MHD_HTTP_CONFLICT
                : status == PITH_NOMEM   ? MHD_HTTP_INTERNAL_SERVER_ERROR
                                         : MHD_HTTP_BAD_REQUEST;
-    exchange_refuse_with(ex, code, "invalid_request_error", NULL, "slot %d: %s", ex->slot,
-                         err->message);
+    if (len > 0 && strncmp(text, folder, len) == 0 && text[len] == '/')
+        text += len + 1;
+    if (strncmp(text, "slot: ", 6) == 0)
+        exchange_refuse_with(ex, code, "invalid_request_error", NULL, "%s", text);
+    else
+        exchange_refuse_with(ex, code, "invalid_request_error", NULL, "slot %d: %s", ex->slot,
+                             text);
 }
 
 static int64_t file_size(const char *path)

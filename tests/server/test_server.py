@@ -295,6 +295,9 @@ class Routes(unittest.TestCase):
         self.assertEqual(bad.code, 400)
         self.assertTrue(bad.error()["message"].startswith("filename: \"../x\" is not a name of "))
         self.assertEqual(self.s.post("/slots/0?action=save", {"filename": "x.bin"}).code, 404)
+        for path, said in (("/slots/0", "slot 0: x.bin: "), ("/slots/9999", "slot: 9999 is not ")):
+            a = self.s.post(f"{path}?action=restore", {"filename": "x.bin"})
+            self.assertTrue(a.error()["message"].startswith(said), a.body)
 
     def test_slot_saved_and_restored(self):
         body = {"prompt": "The friend of Otto is", "n_predict": 4, "id_slot": 1, "temperature": 0,
@@ -390,6 +393,42 @@ class Routes(unittest.TestCase):
             self.assertEqual(
                 self.s.get(path, headers={"Origin": f"http://127.0.0.1:{self.s.port}"}).code, 200)
 
+    def test_faults_have_the_words_of_their_api(self):
+        tool = {"type": "function", "name": "f", "parameters": {}}
+        too_long = "The friend of Otto is Maria. " * 3000
+        for path, body, message, param in (
+                ("/v1/responses", {"input": "a", "tools": [tool],
+                                   "tool_choice": {"type": "function"}},
+                 "tool_choice.name: is missing", "tool_choice"),
+                ("/v1/responses", {"input": "a", "tools": [tool],
+                                   "tool_choice": {"type": "allowed_tools", "tools": []}},
+                 'tool_choice.type: "allowed_tools" is not one of function', "tool_choice"),
+                ("/v1/responses", {"input": "a", "truncation": "some"},
+                 'truncation: "some" is not one of auto and disabled', "truncation"),
+                ("/v1/responses", {"input": too_long, "truncation": "auto"},
+                 "your input resulted in", "input"),
+                ("/v1/chat/completions", dict(CHAT, n=100), "n: 100 is not in 1..", "n")):
+            a = self.s.post(path, body)
+            self.assertEqual(a.code, 400, a.body)
+            self.assertIn(message, a.error()["message"])
+            self.assertEqual(a.error()["param"], param)
+        a = self.s.post("/v1/responses", {"input": "a", "truncation": "auto",
+                                         "max_output_tokens": 2})
+        self.assertEqual(a.code, 200)
+
+    def test_offsets_in_texts_with_bytes_that_are_no_character(self):
+        body = {"prompt": " M\u00fcller \U0001f98a x", "max_tokens": 60, "temperature": 4,
+                "top_p": 1, "min_p": 0, "top_k": 0, "logprobs": 1, "ignore_eos": True}
+        n_bad = 0
+        for seed in range(20):
+            choice = self.s.post("/v1/completions", dict(body, seed=seed)).json()["choices"][0]
+            text, probs = choice["text"], choice["logprobs"]
+            for i, (token, at) in enumerate(zip(probs["tokens"], probs["text_offset"])):
+                if i > 0 and "\ufffd" not in token + probs["tokens"][i - 1]:
+                    self.assertEqual(text[at:at + len(token)], token, (seed, i, text))
+            n_bad += "\ufffd" in text
+        self.assertGreater(n_bad, 0)
+
     def test_openapi_has_every_route(self):
         with open(os.path.join(ROOT, "docs", "openapi.yaml"), encoding="utf-8") as f:
             text = f.read()
@@ -437,6 +476,17 @@ class Fields(unittest.TestCase):
             keys |= self.listed(*re.findall(r"^      allOf:.*", part, re.M) and
                                 re.findall(r"schemas/(\w+)", part.split("properties:")[0]))
         return keys
+
+    def test_figures_are_listed(self):
+        """What usage.pith says."""
+        with open(os.path.join(ROOT, "src/serve/api/reply_figures.c"), encoding="utf-8") as f:
+            text = f.read()
+        said = set(re.findall(r'reply_set\(reply, (?:pith|object), "([a-z_]+)"', text))
+        self.assertEqual(said, self.listed("Pith"))
+        words = set(re.findall(r'\[PITH_REUSE_[A-Z]+\] = "([a-z]+)"', text))
+        with open(os.path.join(ROOT, "docs", "openapi.yaml"), encoding="utf-8") as f:
+            listed = re.search(r"cache_why:\n +enum: \[(.*)\]", f.read()).group(1)
+        self.assertEqual(words, set(re.findall("[a-z]+", listed)))
 
     def test_what_is_read_is_listed(self):
         serve = "src/serve/api/request_"

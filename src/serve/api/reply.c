@@ -130,6 +130,21 @@ static const struct reply_form *const forms[] = {
 
 static void on_event(void *user, const struct reply_event *event);
 
+/* Adds a text in which bytes that are no character are U+FFFD. */
+static bool add_characters(struct serve_bytes *b, const char *text, size_t len)
+{
+    pith_utf8_stream stream = {0};
+    size_t cap = 3 * (len + 8);
+    char *whole = malloc(cap);
+    if (whole == NULL)
+        return false;
+    size_t n = pith_utf8_push(&stream, text, len, whole, cap);
+    n += pith_utf8_push(&stream, NULL, 0, whole + n, cap - n);
+    bool ok = serve_bytes_add(b, whole, n);
+    free(whole);
+    return ok;
+}
+
 /* The text of a prompt: as it was given, or of its tokens. */
 static bool make_echo(struct serve_reply *reply, int32_t i)
 {
@@ -144,7 +159,7 @@ static bool make_echo(struct serve_reply *reply, int32_t i)
     bool ok =
         text != NULL &&
         pith_detokenize(model, p->ids, p->n_id, false, text, len + 1, &len, &err) == PITH_OK &&
-        serve_bytes_add(&reply->echo[i], text, len);
+        add_characters(&reply->echo[i], text, len);
     free(text);
     return ok;
 }
@@ -599,7 +614,11 @@ static json_t *too_long(const struct serve_fault *fault, enum serve_api api)
                             n, most);
     return json_sprintf("This model's maximum context length is %lld tokens. However, your %s "
                         "resulted in %lld tokens, which leave no room for an answer.",
-                        most, api == SERVE_TEXT ? "prompt" : "messages", n);
+                        most,
+                        api == SERVE_TEXT        ? "prompt"
+                        : api == SERVE_RESPONSES ? "input"
+                                                 : "messages",
+                        n);
 }
 
 /* llama-server's code is the status; OpenAI's is a word. */
@@ -610,16 +629,32 @@ static json_t *code_json(const struct serve_fault *fault, enum serve_api api)
                                                  : json_integer(fault->code);
 }
 
+/* /v1/responses calls the messages its input. */
+static const char *their_param(const struct serve_fault *fault, enum serve_api api)
+{
+    bool input =
+        api == SERVE_RESPONSES && fault->param != NULL && strcmp(fault->param, "messages") == 0;
+    return input ? "input" : fault->param;
+}
+
+static json_t *words(const struct serve_fault *fault, enum serve_api api)
+{
+    const char *text = fault->message, *own = "messages: ";
+    if (serve_fault_is_context(fault))
+        return too_long(fault, api);
+    if (api != SERVE_RESPONSES || strncmp(text, own, strlen(own)) != 0)
+        return serve_json_text(text, strlen(text));
+    return json_sprintf("input: %s", text + strlen(own));
+}
+
 json_t *serve_fault_json(const struct serve_fault *fault, enum serve_api api)
 {
-    json_t *text = serve_fault_is_context(fault)
-                       ? too_long(fault, api)
-                       : serve_json_text(fault->message, strlen(fault->message));
+    json_t *text = words(fault, api);
     if (api == SERVE_MESSAGES || api == SERVE_COUNT)
         return json_pack("{s:s, s:{s:s, s:o}}", "type", "error", "error", "type", their_type(fault),
                          "message", text);
     json_t *error = json_pack("{s:o, s:o, s:s, s:s?}", "code", code_json(fault, api), "message",
-                              text, "type", fault->type, "param", fault->param);
+                              text, "type", fault->type, "param", their_param(fault, api));
     if (fault->n_ctx > 0 || fault->n_prompt_tokens > 0) {
         json_object_set_new(error, "n_prompt_tokens", json_integer(fault->n_prompt_tokens));
         json_object_set_new(error, "n_ctx", json_integer(fault->n_ctx));

@@ -26,6 +26,8 @@ struct reply_token {
 struct reply_tokens {
     struct reply_token *at; /* [n]; owned */
     size_t n, cap;
+    pith_utf8_stream utf8; /* of all tokens but the last */
+    size_t n_text;         /* bytes of the text that came of them */
 };
 
 struct reply_call {

@@ -73,11 +73,20 @@ static struct reply_token *add(struct reply_tokens *tokens)
     return t;
 }
 
+/* Bytes of the text behind one more token. The text has U+FFFD in place of bytes that are no
+   character. Those of one that is not whole yet count as they are. */
+static size_t text_behind(struct serve_reply *reply, struct reply_tokens *tokens, int32_t id)
+{
+    char piece[PIECE_CAP], whole[3 * (PIECE_CAP + 4)];
+    size_t len = token_bytes(reply, id, reply->r->params.special, piece);
+    tokens->n_text += pith_utf8_push(&tokens->utf8, piece, len, whole, sizeof(whole));
+    return tokens->n_text + tokens->utf8.n_pending;
+}
+
 /* A further token, at its place in the text. */
 static struct reply_token *append(struct serve_reply *reply, struct reply_tokens *tokens,
                                   int32_t id)
 {
-    char piece[PIECE_CAP];
     struct reply_token *t = add(tokens);
     if (t == NULL) {
         reply->no_memory = true;
@@ -85,8 +94,7 @@ static struct reply_token *append(struct serve_reply *reply, struct reply_tokens
     }
     t->chosen.id = id;
     if (tokens->n > 1)
-        t->offset =
-            t[-1].offset + token_bytes(reply, t[-1].chosen.id, reply->r->params.special, piece);
+        t->offset = text_behind(reply, tokens, t[-1].chosen.id);
     return t;
 }
 

@@ -247,8 +247,8 @@ static void read_tools(struct serve_reader *rd, const json_t *body, json_t *out)
         request_set(rd, out, "tools", list);
     if (json_is_object(choice))
         request_set(rd, out, "tool_choice",
-                    json_pack("{s:s, s:{s:O*}}", "type", "function", "function", "name",
-                              request_get(choice, "name")));
+                    json_pack("{s:O*, s:{s:O*}}", "type", request_get(choice, "type"), "function",
+                              "name", request_get(choice, "name")));
     else if (choice != NULL)
         request_set(rd, out, "tool_choice", json_incref(choice));
 }
@@ -291,6 +291,15 @@ static void refuse_memory(struct serve_reader *rd, const json_t *body)
         SERVE_FAULT(rd, "background", "background: true is not supported");
 }
 
+/* Nothing is cut in either way: an input that is too long is refused. */
+static void read_truncation(struct serve_reader *rd, const json_t *body)
+{
+    static const char *const words[] = {"auto", "disabled", NULL};
+    const json_t *value = request_get(body, "truncation");
+    if (value != NULL)
+        (void)request_word(rd, "truncation", "truncation", value, words);
+}
+
 json_t *request_from_responses(struct serve_reader *rd, const json_t *body)
 {
     /* the same by the same names; those behind `stream` are ours */
@@ -324,6 +333,7 @@ json_t *request_from_responses(struct serve_reader *rd, const json_t *body)
         request_set(rd, out, "max_tokens", json_incref(most));
     if (effort != NULL)
         request_set(rd, out, "reasoning_effort", json_incref(effort));
+    read_truncation(rd, body);
     refuse_memory(rd, body);
     refuse_logprobs(rd, body);
     read_input(rd, body, out);

@@ -39,16 +39,24 @@ static const json_t *find_tool(const json_t *tools, const char *name)
     return NULL;
 }
 
-/* {"type": "function", "function": {"name"}}: this one, and no other. */
+/* {"type": "function", "function": {"name"}}: this one, and no other. Other APIs have the name
+   beside the type. */
 static void read_named(struct serve_reader *rd, const json_t *choice, const json_t *tools)
 {
+    static const char *const types[] = {"function", NULL};
+    bool other =
+        rd->r->api == SERVE_MESSAGES || rd->r->api == SERVE_COUNT || rd->r->api == SERVE_RESPONSES;
+    const char *where = other ? "tool_choice.name" : "tool_choice.function.name";
+    const json_t *type = request_get(choice, "type");
     const json_t *name = request_get(request_get(choice, "function"), "name");
     char buf[SERVE_SHOW];
-    const char *text = request_string(rd, "tool_choice", "tool_choice.function.name", name);
+    if (type != NULL && request_word(rd, "tool_choice", "tool_choice.type", type, types) < 0)
+        return;
+    const char *text = request_string(rd, "tool_choice", where, name);
     if (text == NULL)
         return;
     if (find_tool(tools, text) == NULL)
-        SERVE_FAULT(rd, "tool_choice", "tool_choice.function.name: %s is none of %zu tools",
+        SERVE_FAULT(rd, "tool_choice", "%s: %s is none of %zu tools", where,
                     request_show(rd, name, buf), json_array_size(tools));
     rd->r->calls.choice = SERVE_CHOICE_REQUIRED;
     rd->r->calls.name = text;
