@@ -55,6 +55,7 @@ struct exchange {
     double start;
     bool dispatched; /* the HTTP thread's: it is another thread's now, or answered */
     bool counts;     /* a drain waits for it */
+    bool closes;     /* the connection ends with the answer */
 
     pthread_mutex_t lock; /* of the fields below */
     int refs;

@@ -3,7 +3,8 @@
  * it takes them. Everything here runs on its one thread, which must never wait.
  *
  * A request that is refused is answered when its body has come: a client that still sends would
- * not read the answer.
+ * not read the answer. Two are answered at once: of a client that waits for the word to send, and
+ * one whose body has no certain end.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -14,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <unistd.h>
 
 #include "access.h"
@@ -85,7 +87,7 @@ static enum MHD_Result respond(struct exchange *ex, int64_t size)
     add(response, "X-Request-Id", ex->request_id[0] != '\0' ? ex->request_id : NULL);
     add(response, "traceparent", ex->trace[0] != '\0' ? ex->trace : NULL);
     /* A client of a server that ends is to ask another one next. */
-    bool ends = atomic_load(&ex->server->stage) != SERVER_RUNS;
+    bool ends = ex->closes || atomic_load(&ex->server->stage) != SERVER_RUNS;
     add(response, "Connection", ends ? "close" : NULL);
     add_cors(ex, response);
     enum MHD_Result result = MHD_queue_response(ex->connection, (unsigned)ex->code, response);
@@ -164,6 +166,52 @@ static void judge_head(struct exchange *ex, const char *method)
         check_room(ex);
 }
 
+/* ---- the size of the body ---- */
+
+struct framing {
+    const char *length; /* Content-Length; NULL: not said */
+    bool differs;       /* and said otherwise */
+    bool encoded;       /* Transfer-Encoding */
+};
+
+static enum MHD_Result note_framing(void *user, enum MHD_ValueKind kind, const char *name,
+                                    const char *value)
+{
+    struct framing *f = user;
+    (void)kind;
+    if (value != NULL && strcasecmp(name, MHD_HTTP_HEADER_CONTENT_LENGTH) == 0) {
+        f->differs = f->differs || (f->length != NULL && strcmp(f->length, value) != 0);
+        f->length = value;
+    }
+    f->encoded = f->encoded || strcasecmp(name, MHD_HTTP_HEADER_TRANSFER_ENCODING) == 0;
+    return MHD_YES;
+}
+
+static void refuse_long(struct exchange *ex)
+{
+    serve_fault_set(&ex->fault, MHD_HTTP_CONTENT_TOO_LARGE, "invalid_request_error", NULL,
+                    "the body has more than %lld bytes, which is the most",
+                    (long long)ex->server->config.body_max);
+}
+
+/* A head that says two sizes of the body may be read otherwise by a proxy, to which the rest of the
+   body is the next request. So the connection ends. */
+static void judge_size(struct exchange *ex)
+{
+    struct framing f = {0};
+    MHD_get_connection_values(ex->connection, MHD_HEADER_KIND, note_framing, &f);
+    ex->closes = f.differs || (f.length != NULL && f.encoded);
+    if (ex->closes) {
+        ex->fault = (struct serve_fault){0};
+        serve_fault_set(&ex->fault, MHD_HTTP_BAD_REQUEST, "invalid_request_error", NULL,
+                        "the head says two sizes of the body: Content-Length twice, or beside "
+                        "Transfer-Encoding");
+    } else if (f.length != NULL &&
+               strtoull(f.length, NULL, 10) > (unsigned long long)ex->server->config.body_max) {
+        refuse_long(ex);
+    }
+}
+
 /* Whether there is memory for the JSON of the body when `len` more bytes have come. */
 static bool weigh(struct exchange *ex, const char *data, size_t len)
 {
@@ -194,8 +242,7 @@ static void take_body(struct exchange *ex, const char *data, size_t len)
     struct server *s = ex->server;
     int64_t most = s->config.body_max;
     if ((int64_t)(ex->body.len + len) > most) {
-        serve_fault_set(&ex->fault, MHD_HTTP_CONTENT_TOO_LARGE, "invalid_request_error", NULL,
-                        "the body has more than %lld bytes, which is the most", (long long)most);
+        refuse_long(ex);
         return;
     }
     if (atomic_load(&s->count.body_bytes) > BODIES_MAX * most) {
@@ -330,9 +377,10 @@ static enum MHD_Result begin(struct server *s, struct MHD_Connection *connection
         return MHD_YES;
     }
     judge_head(ex, method);
+    judge_size(ex);
     /* A client that waits to be told to send need not send in vain. */
-    if (ex->fault.code != 0 &&
-        MHD_lookup_connection_value(connection, MHD_HEADER_KIND, "Expect") != NULL) {
+    if (ex->closes || (ex->fault.code != 0 && MHD_lookup_connection_value(
+                                                  connection, MHD_HEADER_KIND, "Expect") != NULL)) {
         exchange_refuse(ex, &ex->fault);
         return respond_or_wait(ex);
     }

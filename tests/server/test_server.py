@@ -687,6 +687,31 @@ class Limits(unittest.TestCase):
             self.assertEqual(a.code, 413)
             self.assertEqual(s.get("/health").code, 200)
 
+    def test_a_body_has_one_size(self):
+        """Else a proxy may take a part of it for the next request."""
+        body = b'{"content": "a"}'
+        with rig.Server("--body", "4KiB") as s:
+            def code(*lines, rest=body):
+                with rig.socket.create_connection(("127.0.0.1", s.port)) as c:
+                    c.settimeout(rig.PATIENCE_S)
+                    c.sendall(b"POST /tokenize HTTP/1.1\r\nHost: a\r\n" +
+                              b"".join(line + b"\r\n" for line in lines) + b"\r\n" + rest)
+                    said = c.recv(65536)
+                    if b"Connection: close" in said.split(b"\r\n\r\n")[0]:
+                        while c.recv(65536):
+                            pass  # it is closed
+                    return int(said[9:12]), b"Connection: close" in said
+            size = b"Content-Length: %d" % len(body)
+            chunked = b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
+            self.assertEqual(code(size), (200, False))
+            self.assertEqual(code(size, size), (200, False))
+            self.assertEqual(code(b"Transfer-Encoding: chunked", rest=chunked), (200, False))
+            self.assertEqual(code(size, b"Content-Length: 3"), (400, True))
+            self.assertEqual(code(size, b"Transfer-Encoding: chunked", rest=chunked), (400, True))
+            # A client that waits for the word to go on is told at once.
+            self.assertEqual(code(b"Content-Length: 5000", b"Expect: 100-continue", rest=b"")[0],
+                             413)
+
     def test_head(self):
         with rig.Server() as s:
             a = s.get("/health", headers={"x-long": "a" * 60000})
