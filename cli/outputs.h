@@ -16,8 +16,8 @@ void outputs_check(const struct option_group *groups, const void *values);
    name stands for. path may be NULL; its text is kept. */
 void outputs_check_input(const char *path);
 
-/* Whether the command reads this file, by an option or by a path that outputs_check_input had: for
-   files that are named later than the command line. */
+/* Whether the command reads this file, by an option or by a path that outputs_check_input had. It
+   is for files that are named later than the command line. */
 bool outputs_would_lose(const char *path);
 
 #endif

@@ -313,7 +313,7 @@ bool answer_go_on(struct server *s)
     return any;
 }
 
-/* What the scheduler does not have yet is refused. The rest ends with its next step. */
+/* Prompts that the scheduler does not have yet are refused. The rest ends with its next step. */
 void answer_cancel_all(struct server *s)
 {
     struct http_answer *next;

@@ -194,8 +194,8 @@ static void refuse_long(struct exchange *ex)
                     (long long)ex->server->config.body_max);
 }
 
-/* A head that says two sizes of the body may be read otherwise by a proxy, to which the rest of the
-   body is the next request. So the connection ends. */
+/* A proxy may read a head with two sizes of the body otherwise: a part of the body is then the next
+   request to it. So the connection ends. */
 static void judge_size(struct exchange *ex)
 {
     struct framing f = {0};
@@ -259,8 +259,8 @@ static void take_body(struct exchange *ex, const char *data, size_t len)
         atomic_fetch_add(&s->count.body_bytes, (long long)len);
 }
 
-/* The rest of a body that was refused is read and thrown away. What of it was kept leaves its room
-   to the bodies of others at once. */
+/* The rest of a body that was refused is read and thrown away. The bytes of it that were kept leave
+   their room to the bodies of others at once. */
 static void add_body(struct exchange *ex, const char *data, size_t len)
 {
     if (ex->fault.code != 0 || len == 0)

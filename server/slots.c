@@ -109,7 +109,7 @@ static bool read_path(struct exchange *ex, const json_t *body, char *path)
     return true;
 }
 
-/* What the scheduler said, without its own name of the slot and without the server's folder. */
+/* Tells the scheduler's words without its own name of the slot and without the server's folder. */
 static void refuse(struct exchange *ex, pith_status status, const pith_error *err)
 {
     const char *folder = ex->server->config.slot_folder, *text = err->message;

@@ -208,7 +208,7 @@ TEST(a_zero_byte_is_refused)
     fclose(log);
 }
 
-/* What was said before stays, and goes on. */
+/* The talk before it stays, and goes on. */
 TEST(a_talk_that_cannot_go_on_is_not_loaded)
 {
     static const struct {

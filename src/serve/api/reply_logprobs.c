@@ -74,7 +74,7 @@ static struct reply_token *add(struct reply_tokens *tokens)
 }
 
 /* Bytes of the text behind one more token. The text has U+FFFD in place of bytes that are no
-   character. Those of one that is not whole yet count as they are. */
+   character. A character that is not whole yet counts with the bytes that it has. */
 static size_t text_behind(struct serve_reply *reply, struct reply_tokens *tokens, int32_t id)
 {
     char piece[PIECE_CAP], whole[3 * (PIECE_CAP + 4)];
