@@ -471,7 +471,7 @@ TEST(past_calls_stand_in_the_form_that_is_asked_for)
         "</tool_call>\n<tool_call>\n{\"name\": \"add\", \"arguments\": \"no JSON\"}\n"
         "</tool_call>][user:<tool_response>\n{\"name\": \"add\", \"content\": \"2\"}\n"
         "</tool_response>\n<tool_response>\n{\"name\": \"add\", \"content\": "
-        "\"\\\"3\\\"\"}\n</tool_response>][user:And?]");
+        "\"\\\"3\\\"\"}\n</tool_response>\nAnd?]");
     expect_prompt(
         SERVE_MESSAGES,
         "{\"max_tokens\":1,\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"},{\"role\":"

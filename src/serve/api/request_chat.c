@@ -377,9 +377,9 @@ static bool contents_to_text(struct serve_reader *rd)
 }
 
 /* The text of the last message of the user's, the last part of it where it has several. */
-static void take_message(const json_t *chat, struct serve_prompt *p)
+static void take_message(struct serve_reader *rd, struct serve_prompt *p)
 {
-    const json_t *messages = json_object_get(chat, "messages"), *text = NULL;
+    const json_t *messages = json_object_get(rd->r->source.chat, "messages"), *text = NULL;
     for (size_t i = json_array_size(messages); i-- > 0 && text == NULL;) {
         const json_t *message = json_array_get(messages, i);
         const json_t *content = json_object_get(message, "content");
@@ -392,8 +392,12 @@ static void take_message(const json_t *chat, struct serve_prompt *p)
     }
     if (!json_is_string(text))
         return;
-    p->message = json_string_value(text);
-    p->message_len = json_string_length(text);
+    size_t len = json_string_length(text);
+    char *copy = request_alloc(rd, len + 1, 1);
+    if (copy == NULL)
+        return;
+    p->message = memcpy(copy, json_string_value(text), len);
+    p->message_len = len;
 }
 
 /* The tokens of a rendered prompt. */
@@ -462,7 +466,7 @@ void request_make_chat(struct serve_reader *rd)
     r->prompts.n = 1;
     if (rd->setup->model == NULL || r->prompts.item == NULL)
         return;
-    take_message(r->source.chat, &r->prompts.item[0]); /* first: results may become the user's */
+    take_message(rd, &r->prompts.item[0]); /* first: results may become the user's */
     request_find_style(rd);
     if (request_is_bad(rd))
         return;

@@ -3,7 +3,7 @@
  * would leave them out without a word. They stand as request_style.c asks for calls, in Hermes'
  * form, and results as Qwen's models expect them, in messages of the user's.
  *
- * Invariant: messages without calls and results stay the same values.
+ * Invariant: other messages stay the same values, but for one of the user's behind results.
  */
 #include "serve/api/request_body.h"
 
@@ -56,16 +56,24 @@ static void set_content(struct past *p, json_t *message, struct serve_bytes *tex
     serve_bytes_free(text);
 }
 
-/* Results that follow each other are one message: templates may want the roles to alternate. */
-static void end_results(struct past *p)
+/* Results that follow each other are one message, with the user's next words: templates may want
+   the roles to alternate. Returns whether next, which may be NULL, went into it. */
+static bool end_results(struct past *p, const json_t *next)
 {
+    const json_t *words = json_object_get(next, "content");
+    bool joins = request_is(json_object_get(next, "role"), "user") && json_is_string(words);
     if (p->result.len == 0)
-        return;
+        return false;
     json_t *message = request_need(p->rd, json_pack("{s:s}", "role", "user"));
     if (message == NULL)
-        return;
+        return false;
+    if (joins) {
+        add_words(p, &p->result, "\n");
+        add_text(p, &p->result, words);
+    }
     set_content(p, message, &p->result);
     request_append(p->rd, p->list, message);
+    return joins;
 }
 
 /* The name of its function stands with a result where several were called. */
@@ -130,13 +138,14 @@ void request_write_past(struct serve_reader *rd)
             add_result(&p, message);
             continue;
         }
-        end_results(&p);
+        if (end_results(&p, message))
+            continue;
         if (json_object_get(message, "tool_calls") != NULL)
             write_calls(&p, message);
         request_append(rd, p.list, json_incref(message));
     }
     if (!request_is_bad(rd))
-        end_results(&p);
+        (void)end_results(&p, NULL);
     serve_bytes_free(&p.result);
     json_decref(p.names);
     request_set(rd, rd->r->source.chat, "messages", p.list);
