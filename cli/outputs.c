@@ -9,6 +9,7 @@
 
 #include "outputs.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -144,13 +145,41 @@ static void note_input(const char *path)
     inputs[n_input++] = copy;
 }
 
+static void check_input(const char *path)
+{
+    note_input(path);
+    if (all_groups != NULL)
+        each_text(all_groups, all_values, check_found, path);
+}
+
+/* How many files NAME-00001-of-00003.gguf is the first of; 1 for another name. */
+static int count_parts(const char *path)
+{
+    static const char form[] = "-00001-of-00000.gguf";
+    size_t n = sizeof(form) - 1, len = strlen(path);
+    const char *end = path + len - n;
+    if (len <= n || strncmp(end, form, 10) != 0 || strcmp(end + 15, form + 15) != 0 ||
+        strspn(end + 10, "0123456789") != 5)
+        return 1;
+    return atoi(end + 10);
+}
+
 void outputs_check_input(const char *path)
 {
     if (path == NULL)
         return;
-    note_input(path);
-    if (all_groups != NULL)
-        each_text(all_groups, all_values, check_found, path);
+    check_input(path);
+    for (int i = 2; i <= count_parts(path); i++) {
+        char *part = strdup(path);
+        if (part == NULL)
+            cli_fail("no memory for the name of \"%s\"", path);
+        char number[12];
+        snprintf(number, sizeof(number), "%05d", i);
+        memcpy(part + strlen(path) - strlen("00001-of-00000.gguf"), number, 5);
+        if (outputs_same_file(part, part))
+            check_input(part);
+        free(part);
+    }
 }
 
 struct question {

@@ -13,7 +13,8 @@ bool outputs_same_file(const char *a, const char *b);
 void outputs_check(const struct option_group *groups, const void *values);
 
 /* Fails (usage) where an option writes to a file whose path no option has, as of the model that a
-   name stands for. path may be NULL; its text is kept. */
+   name stands for. path may be NULL; its text is kept. The parts of a model of several files count
+   with the first. */
 void outputs_check_input(const char *path);
 
 /* Whether the command reads this file, by an option or by a path that outputs_check_input had. It

@@ -140,6 +140,10 @@ static void on_done(void *user, const pith_answer_result *result)
     struct part *part = user;
     struct http_answer *a = part->answer;
     struct serve_bytes bytes = {0};
+    /* At the end of the server a client is told so: its request itself is good. */
+    pith_answer_result told = *result;
+    if (result->status == PITH_CANCELLED && queue_closed(&a->server->to_model))
+        told.message = "the server is shutting down";
     atomic_fetch_add(&a->server->count.evicted, (long long)result->n_evicted);
     if (result->status == PITH_OK) {
         metrics_note(a->server, TIMING_QUEUE, result->queue_s);
@@ -147,7 +151,7 @@ static void on_done(void *user, const pith_answer_result *result)
     }
     a->n_pending--;
     if (!serve_reply_finished(a->reply))
-        deliver(a, &bytes, serve_reply_done(a->reply, part->i, result, &bytes));
+        deliver(a, &bytes, serve_reply_done(a->reply, part->i, &told, &bytes));
     if (a->n_pending == 0 && !a->submitting)
         answer_free(a);
 }

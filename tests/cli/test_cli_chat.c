@@ -163,6 +163,24 @@ static const char *content_of(const json_t *list, size_t i)
     return json_string_value(json_object_get(json_array_get(list, i), "content"));
 }
 
+/* Of a model in several files the command line names the first. */
+TEST(saving_never_replaces_a_part_of_the_model)
+{
+    char model[128], part[128], input[512];
+    struct stat st;
+    in_folder("m-00001-of-00003.gguf", model);
+    in_folder("m-00003-of-00003.gguf", part);
+    copy_file(MODEL, model);
+    write_file(part, "kept");
+    snprintf(input, sizeof(input), "hi\n/save %s\n", part);
+    struct said s = command(input, "chat", "-m", model, "-t", "1", "--chat-template", "chatml",
+                            "-n", "4", "--temp", "0", "--history", "", NULL);
+    expect_status(&s, 0);
+    expect_word(s.err, "/save would replace \"");
+    assert_int_equal(stat(part, &st), 0);
+    assert_int_equal(st.st_size, 4);
+}
+
 TEST(the_last_line_is_taken_whatever_ends_it)
 {
     char path[128], input[256];

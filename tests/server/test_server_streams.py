@@ -411,6 +411,7 @@ class End(unittest.TestCase):
                              ["overloaded_error", "unavailable_error", "unavailable_error"])
             for a in answers:
                 self.assertGreaterEqual(int(a.headers["retry-after"]), 1)
+                self.assertEqual(a.error()["message"], "the server is shutting down")
 
     def test_running_request_ends(self):
         with rig.Server("--drain", "200") as s:
