@@ -26,7 +26,6 @@
 #define HEAD_BYTES (32u << 10)  /* of a connection's buffers: a head that is longer is 431 */
 #define BLOCK_BYTES (16u << 10) /* that a response takes at once */
 #define BODIES_MAX 4            /* all bodies in memory, as multiples of the largest */
-#define JSONS_MAX 4             /* likewise, of their JSON when it is parsed */
 
 /* ---- responses ---- */
 

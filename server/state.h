@@ -18,6 +18,7 @@
 #include "server.h"
 
 #define SERVER_N_WORKER 2
+#define JSONS_MAX 4 /* memory of all bodies as JSON, as multiples of the most that one takes */
 
 enum server_stage {
     SERVER_RUNS,

@@ -16,6 +16,11 @@
 #define PIECE_BYTES 512
 #define BLOCK_BYTES 65536
 
+enum {
+    PIECE_BESIDE = 19, /* bytes about an id and the text of its piece */
+    TEXT_COPIES = 2,   /* of the text: some characters are escaped */
+};
+
 /* The body as an object; NULL: refused. */
 static json_t *read_body(struct exchange *ex)
 {
@@ -113,6 +118,34 @@ static void add_piece(struct writer *w, int32_t id)
     add_words(w, len > 0 ? "]" : "\"\"");
 }
 
+/* Counts the answer's memory beside that of bodies; false: refused. */
+static bool weigh_answer(struct exchange *ex, const struct ids *ids, size_t len, bool pieces)
+{
+    struct server *s = ex->server;
+    long long most = s->config.json_max;
+    long long bytes = pieces ? TEXT_COPIES * (long long)len : 0;
+    for (int32_t i = 0; i < ids->n; i++) {
+        bytes += pieces ? PIECE_BESIDE + 2 : 2; /* a digit and a comma */
+        for (int32_t id = ids->data[i]; id > 9; id /= 10)
+            bytes++;
+    }
+    if (bytes > most) {
+        exchange_refuse_with(ex, MHD_HTTP_CONTENT_TOO_LARGE, "invalid_request_error", "content",
+                             "content: a list of its %d tokens takes more than %lld bytes of "
+                             "memory, which is the limit",
+                             ids->n, most);
+        return false;
+    }
+    if (atomic_load(&s->count.json_bytes) + bytes > JSONS_MAX * most) {
+        exchange_refuse_with(ex, MHD_HTTP_SERVICE_UNAVAILABLE, "unavailable_error", NULL,
+                             "other requests take all memory for bodies: try again later");
+        return false;
+    }
+    atomic_fetch_add(&s->count.json_bytes, bytes);
+    ex->weighed += bytes;
+    return true;
+}
+
 static void write_ids(struct exchange *ex, const struct ids *ids, bool pieces)
 {
     struct writer *w = calloc(1, sizeof(*w));
@@ -193,7 +226,7 @@ void tokens_encode(struct exchange *ex)
     else if (content != NULL && !tokenize(ex->server, json_string_value(content),
                                           json_string_length(content), flags, &ids, &err))
         exchange_refuse_with(ex, WRONG, "content", "content: %s", err.message);
-    else
+    else if (weigh_answer(ex, &ids, json_string_length(content), pieces))
         write_ids(ex, &ids, pieces);
     free(ids.data);
     json_decref(body);

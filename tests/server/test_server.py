@@ -650,6 +650,11 @@ class Limits(unittest.TestCase):
                     a = s.post(path, body)
                     self.assertEqual(a.code, 413, many)
                     self.assertIn("more than 1048576 bytes of memory", a.error()["message"])
+            # A list of tokens is weighed, too.
+            many = {"content": "1 " * 100000, "with_pieces": True}
+            a = s.post("/tokenize", many)
+            self.assertEqual(a.code, 413)
+            self.assertIn("tokens takes more than 1048576 bytes", a.error()["message"])
             # a text takes little more than itself
             self.assertEqual(s.post("/tokenize", {"content": "a" * 200000}).code, 200)
             body = {"prompt": "a", "n_predict": 1, "x": [1] * 5000}
