@@ -372,6 +372,35 @@ TEST(parked_conversations_wait_in_host_memory)
     }
 }
 
+/* Two prompts come together, and what is parked leaves pages for the first alone. The second gets
+   its own from what is parked, also where it is the only one that still runs. */
+TEST(two_that_come_together_get_the_pages_of_what_is_parked)
+{
+    static struct talk talk[3];
+    static struct ask ask[3];
+    static struct heard alone;
+    pith_engine *e = engine_of(NULL, NULL, NULL, 24 * PAGE_LEN);
+    pith_engine *lone = engine_of(NULL, NULL, NULL, 600);
+    pith_scheduler *s = scheduler_make(e, NULL);
+    uint64_t rng = 23;
+    memset(talk, 0, sizeof(talk));
+    say(&talk[0], &rng, 21 * PAGE_LEN - 5);
+    run_turn(s, &ask[0], &talk[0], PITH_SLOT_ANY, 1);
+    for (int32_t i = 1; i < 3; i++) {
+        say(&talk[i], &rng, i == 1 ? 3 * PAGE_LEN - 5 : PAGE_LEN - 4);
+        ask_turn(&ask[i], &talk[i], PITH_SLOT_ANY, 1);
+        submit(s, &ask[i]);
+    }
+    run_all(s);
+    for (int32_t i = 1; i < 3; i++) {
+        assert_int_equal(ask[i].answer[0].result.status, PITH_OK);
+        generate_alone(lone, &ask[i], 0, &alone);
+        expect_same(&ask[i].answer[0], &alone, "together");
+    }
+    free_both(s, e);
+    pith_engine_free(lone);
+}
+
 /* A slot in host memory can be cut without a policy, saved and erased, and makes room for preempted
    answers. */
 TEST(what_waits_in_host_memory_is_cut_saved_and_erased)
