@@ -167,14 +167,20 @@ static void say_why(const struct pith_scheduler *s, struct sched_answer *a,
     }
 }
 
-/* Where a policy allows no way back to where tokens differ, their text may not. */
+/* Where a policy allows no way back to where tokens differ, their text may not. That is for
+   sequences which are what came of their history. Any other answers a prompt by its own tokens:
+   windows and recurrent layers that forgot them read them anew. */
 static bool find_text(struct pith_scheduler *s, struct sched_answer *a, struct match *best,
                       const struct match *like)
 {
     const struct request *r = a->request;
-    if (like->slot < 0 || best->n >= pi_min(like->common, r->n_prompt - 1))
+    int32_t most = (int32_t)pi_min(like->common, r->n_prompt - 1);
+    if (like->slot < 0 || best->n >= most)
         return false;
     const pith_seq *seq = s->park.slot[like->slot].seq;
+    int32_t exact = pi_verbs_leave(s->engine, most, r->n_prompt);
+    if (pi_seq_policies_reach(seq, most, r->n_prompt) >= exact)
+        return false;
     if (seq->n_token <= best->n || lost_pins(seq, r) || !scheduler_retell(seq, a))
         return false;
     *best = *like;

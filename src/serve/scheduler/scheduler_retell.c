@@ -1,9 +1,10 @@
 /*
  * scheduler_retell.c - a prompt in the words of the slot that it goes on from. A model may spell an
  * answer in other tokens than the tokenizer: under a grammar it does so for calls of tools. The
- * next turn has the same text, and its tokens differ there. Where a parked sequence cannot be cut,
- * everything would be read again for that; here its own tokens stay in the prompt instead. So does
- * what recall of text read in front of a question, which no client knows of.
+ * next turn has the same text, and its tokens differ there. Where a policy does not let a parked
+ * sequence be cut, everything would be read again, and what the policy knows would be lost. Here
+ * its own tokens stay in the prompt instead. So does what recall of text read in front of a
+ * question, which no client knows of.
  *
  * Invariant: a template's text is never taken for a user's, nor the other way round. A control
  * token that is parked is met by the same token only. One of the prompt may be met by its text,

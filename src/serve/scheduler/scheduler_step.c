@@ -491,8 +491,8 @@ static void leave_draft(struct pith_scheduler *s, int32_t i)
     s->step.items[i] = item_for(a, 1);
 }
 
-/* Whether an item that had no pages is to try again in the next step: beside others, also those
-   that ended in this one, or where something gives way. */
+/* Whether an item that had no pages is to try again in the next step. It is where others were in
+   this one, which may have ended, and where something gives way. */
 static bool tries_again(struct pith_scheduler *s, struct sched_answer *a)
 {
     return s->n_running > 1 || s->step.n_item > 1 ||
