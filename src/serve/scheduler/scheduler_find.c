@@ -262,6 +262,7 @@ pith_status scheduler_take(struct pith_scheduler *s, struct sched_answer *a, int
     a->park.branches = !moves(s, a, from, n);
     if (a->park.branches) {
         PI_TRY(pith_seq_fork(from->seq, &seq, err));
+        kv_seq_borrow_state(seq->memory.kv, from->seq->memory.kv, n);
         from->parked_at = ++s->park.n_park;
         s->park.changed = s->prefixes_changed = true;
     } else {
