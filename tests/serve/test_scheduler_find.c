@@ -115,3 +115,56 @@ TEST(what_a_policy_decided_goes_on_in_its_own_words)
     assert_true(spell_otherwise(model, keep, 40) <= 40);
     assert_true(spell_otherwise(model, keep, 8) <= 8);
 }
+
+/* ---- going back ---- */
+
+/* Asked again, an answer goes on from before it. Another end of the question goes on from a state
+   that was kept. Neither is said to be dropped, and both get what they get alone. */
+TEST(recurrent_layers_go_back_in_a_conversation)
+{
+    static struct ask ask;
+    static struct heard alone;
+    int32_t other[100];
+    pith_engine *e = engine_of(hybrid, NULL, NULL), *lone = engine_of(hybrid, NULL, NULL);
+    pith_scheduler *s = scheduler_make(e, NULL);
+    for (int32_t turn = 0; turn < 3; turn++) {
+        const pith_answer_result *r = run_prompt(s, &ask, tokens, 100, 20);
+        assert_int_equal(r->reuse, turn == 0 ? PITH_REUSE_NEW : PITH_REUSE_NONE);
+        assert_int_equal(r->n_cached, turn == 0 ? 0 : 100);
+        generate_alone(lone, &ask, 0, &alone);
+        expect_same(&ask.answer[0], &alone, "again");
+    }
+    memcpy(other, tokens, sizeof(other));
+    other[97] = (other[97] + 1) % info.n_vocab;
+    const pith_answer_result *r = run_prompt(s, &ask, other, 100, 20);
+    assert_int_equal(r->reuse, PITH_REUSE_POLICY);
+    assert_int_equal(r->differs_at, 97);
+    assert_int_equal(r->n_from_park, 80); /* the last page that 8 tokens follow */
+    generate_alone(lone, &ask, 0, &alone);
+    expect_same(&ask.answer[0], &alone, "another end");
+    assert_int_equal(stats_of_scheduler(s).parked_dropped, 0);
+    assert_int_equal(stats_of_scheduler(s).reuse_dropped, 0);
+    free_both(s, e);
+    pith_engine_free(lone);
+}
+
+/* Under a read policy alone a question that is asked again goes on from before its answer, too. */
+TEST(a_read_policy_is_asked_again)
+{
+    static struct ask first, again;
+    int32_t talk[256];
+    pith_engine *e = engine_of(model, NULL, "quoka:budget=24,chunk=16,gate=1");
+    pith_scheduler *s = scheduler_make(e, NULL);
+    memcpy(talk, tokens, sizeof(talk));
+    run_prompt(s, &first, talk, 100, 20);
+    memcpy(talk + 100, first.answer[0].token, 20 * sizeof(*talk));
+    assert_int_equal(run_prompt(s, &first, talk, 180, 20)->n_cached, 119);
+    for (int32_t turn = 0; turn < 3; turn++) {
+        const pith_answer_result *r = run_prompt(s, &again, talk, 180, 20);
+        assert_int_equal(r->reuse, PITH_REUSE_NONE);
+        assert_int_equal(r->n_cached, 180);
+        assert_memory_equal(again.answer[0].hash, first.answer[0].hash,
+                            20 * sizeof(*again.answer[0].hash));
+    }
+    free_both(s, e);
+}

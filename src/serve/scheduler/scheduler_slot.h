@@ -93,8 +93,8 @@ void scheduler_slot_leave(struct pith_scheduler *s, struct sched_answer *a);
 void scheduler_slot_park(struct pith_scheduler *s, struct sched_answer *a);
 /* Takes out what is parked, and has its pages. */
 pith_seq *scheduler_slot_empty(struct pith_scheduler *s, struct slot *slot);
-/* Parks a copy of the answer's sequence, whose prompt is read and which a keep policy allows no
-   way back. A request that has another answer there goes on from it. */
+/* Parks a copy of the answer's sequence, whose prompt is read, where a policy or recurrent layers
+   allow no way back. A request that has another answer there goes on from it. */
 void scheduler_slot_mark_return(struct pith_scheduler *s, struct sched_answer *a);
 /* Tokens that a parked sequence and a prompt begin with, what recall read in front of questions
    left out. */
