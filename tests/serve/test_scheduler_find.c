@@ -70,10 +70,11 @@ static const pith_answer_result *run_prompt(pith_scheduler *s, struct ask *ask, 
 /* ---- other tokens of the same text ---- */
 
 /* A text of n_before tokens and a word, parked as a space and the rest. Then the text goes on, with
-   the word as its tokenizer has it. Returns how many tokens were not read. */
+   the word as its tokenizer has it. Asked again, all of that is there. Returns how many tokens
+   were not read at first. */
 static int32_t spell_otherwise(const pith_model *of, const char *keep, int32_t n_before)
 {
-    static struct ask ask;
+    static struct ask ask, again;
     static struct heard alone;
     int32_t parked[256], prompt[256];
     pith_engine *e = engine_of(of, keep, NULL), *lone = engine_of(of, keep, NULL);
@@ -90,6 +91,10 @@ static int32_t spell_otherwise(const pith_model *of, const char *keep, int32_t n
     if (keep == NULL) {
         generate_alone(lone, &ask, 0, &alone);
         expect_same(&ask.answer[0], &alone, "its own tokens");
+    } else {
+        assert_int_equal(run_prompt(s, &again, prompt, n_prompt, 8)->n_cached, n_prompt);
+        assert_memory_equal(again.answer[0].hash, ask.answer[0].hash,
+                            8 * sizeof(*again.answer[0].hash));
     }
     free_both(s, e);
     pith_engine_free(lone);

@@ -124,6 +124,8 @@ void scheduler_slot_clear(struct pith_scheduler *s, struct slot *slot);
    what the prompt has behind their text. False: the prompt's text does not begin with theirs, or
    does not go on. */
 bool scheduler_retell(const pith_seq *seq, struct sched_answer *a);
+/* Whether it would, but for memory. */
+bool scheduler_can_retell(const pith_seq *seq, const struct request *r);
 /* The prompt is the request's again. */
 void scheduler_untell(struct sched_answer *a);
 
