@@ -572,6 +572,27 @@ int32_t pi_seq_first_gap(const struct pith_seq *seq)
     return keep != NULL ? (int32_t)pi_ranks_least(gap) : gap;
 }
 
+/* Of `same` tokens those that no lane has a gap before; all but the last of n at most. */
+static int32_t before_gap(const struct pith_seq *seq, int32_t same, int32_t n)
+{
+    int32_t gap = seq->is_away ? seq->away_gap : pi_seq_first_gap(seq);
+    return (int32_t)pi_min(pi_min(same, n - 1), gap);
+}
+
+int32_t pi_seq_policies_reach(const struct pith_seq *seq, int32_t same, int32_t n)
+{
+    return pi_verbs_reusable(seq, before_gap(seq, same, n), n);
+}
+
+/* While it is away it is not known what its windows and states reach. Ranks with other layers may
+   have neither. */
+static int32_t away_reach(const struct pith_seq *seq, int32_t same)
+{
+    const struct kv_geometry *g = kv_cache_geometry(seq->engine->kv);
+    int32_t n = g->window == NULL && g->state_bytes == 0 ? same : 0;
+    return pi_ranks_by_layers() ? (int32_t)pi_ranks_least(n) : n;
+}
+
 int32_t pi_seq_reusable(const struct pith_seq *seq, const int32_t *tokens, int32_t n)
 {
     int32_t same = 0;
@@ -579,13 +600,12 @@ int32_t pi_seq_reusable(const struct pith_seq *seq, const int32_t *tokens, int32
         same++;
     if (same == seq->n_token && (same < n || seq->has_logits))
         return same;
-    same =
-        (int32_t)pi_min(pi_min(same, n - 1), seq->is_away ? seq->away_gap : pi_seq_first_gap(seq));
+    same = before_gap(seq, same, n);
     int32_t before;
     do { /* until all agree */
         before = same;
         same = pi_verbs_reusable(seq, same, n);
-        same = seq->is_away ? same : pi_memory_reach(&seq->memory, same);
+        same = seq->is_away ? away_reach(seq, same) : pi_memory_reach(&seq->memory, same);
     } while (same != before);
     return same;
 }

@@ -63,7 +63,7 @@ struct pith_seq {
     int32_t n_prompt;   /* the first positions, marked as the prompt; 0: nothing is */
     int32_t pinned;     /* the first position of recalled text; 0: nothing is pinned */
     bool is_away;       /* its lanes are in host memory: sequence.c */
-    int32_t away_gap; /* what pi_seq_first_gap said when they left; 0 where that does not suffice */
+    int32_t away_gap;   /* what pi_seq_first_gap said when they left */
 
     /* ---- the files' parts ---- */
     struct pi_seq_keep keep;
@@ -106,6 +106,10 @@ int32_t pi_seq_first_gap(const struct pith_seq *seq);
    each verb allows (hook `reusable`). A sequence that is away goes back only as far as was noted
    when it left. */
 int32_t pi_seq_reusable(const struct pith_seq *seq, const int32_t *tokens, int32_t n);
+
+/* The same of `same` tokens that both have, as far as policies decide: what windows and recurrent
+   layers forgot is left out. */
+int32_t pi_seq_policies_reach(const struct pith_seq *seq, int32_t same, int32_t n);
 
 /* The model as policies see it; stats are not set. */
 struct policy_model pi_engine_policy_model(const struct pith_engine *e);

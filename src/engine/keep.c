@@ -444,7 +444,8 @@ bool pi_engine_holds_prompts(const struct pith_engine *e)
 
 bool pi_engine_goes_back(const struct pith_engine *e)
 {
-    return e->keep.handle == NULL && !e->traits.remembers;
+    return e->keep.handle == NULL && !e->traits.remembers && e->read == NULL &&
+           kv_cache_geometry(e->kv)->state_bytes == 0;
 }
 
 pith_status pi_engine_read_budget(const struct pith_engine *e, const char *budget, double *scale,

@@ -83,7 +83,7 @@ bool pi_engine_pins(const struct pith_engine *e);
 bool pi_engine_passes_context(const struct pith_engine *e);
 /* Whether a prompt is held whole behind a mark that covers a part of it. */
 bool pi_engine_holds_prompts(const struct pith_engine *e);
-/* Whether a sequence can go back to any of its tokens, as far as policies go. */
+/* Whether a sequence can go back to any of its tokens, as far as policies and states go. */
 bool pi_engine_goes_back(const struct pith_engine *e);
 
 /* The meaning of a text as a sequence's own budget (pith_seq_set_budget): keep_point's scale.

@@ -87,8 +87,7 @@ pith_status pi_seq_swap_out(struct pith_seq *seq, struct kv_swapped **out, pith_
 {
     if (!pi_seq_can_swap(seq))
         return pi_fail(err, PITH_UNSUPPORTED, "%s", engine_guests_stay);
-    const struct kv_geometry *g = kv_cache_geometry(seq->engine->kv);
-    int32_t gap = g->window == NULL && g->state_bytes == 0 ? pi_seq_first_gap(seq) : 0;
+    int32_t gap = pi_seq_first_gap(seq);
     PI_TRY(pi_memory_swap_out(&seq->memory, out, err));
     seq->is_away = true;
     seq->away_gap = gap;

@@ -312,6 +312,16 @@ void kv_state_truncate(struct kv_seq *seq, int32_t n_token)
     seq->state = (struct kv_state){page, n_token};
 }
 
+void kv_seq_borrow_state(struct kv_seq *seq, const struct kv_seq *from, int32_t n_token)
+{
+    int32_t page = seq->cache->state != NULL ? kv_state_find(from, n_token) : -1;
+    if (page < 0 || seq->state.n_token == n_token)
+        return;
+    share(from, page);
+    give(seq, seq->state.page);
+    seq->state = (struct kv_state){page, n_token};
+}
+
 /* ---- the account ---- */
 
 /* Bytes of a page that is met for the first time. */

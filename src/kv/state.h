@@ -33,6 +33,9 @@ void kv_seq_keep_state(struct kv_seq *seq);
 /* The most tokens, n_token at most, after which there is a state; n_token where the cache has
    none. */
 int32_t kv_seq_state_reach(const struct kv_seq *seq, int32_t n_token);
+/* Before a fork of `from` is truncated to n_token tokens, for which `from` has a state: gives it
+   that one. It has none of those that `from` keeps, so that they still give way to pages. */
+void kv_seq_borrow_state(struct kv_seq *seq, const struct kv_seq *from, int32_t n_token);
 /* Remembers that the state after n_token tokens should be kept; -1: none, as at first. */
 void kv_seq_want_state(struct kv_seq *seq, int32_t n_token);
 int32_t kv_seq_wanted_state(const struct kv_seq *seq);

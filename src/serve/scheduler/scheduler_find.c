@@ -167,18 +167,43 @@ static void say_why(const struct pith_scheduler *s, struct sched_answer *a,
     }
 }
 
-/* Where a policy allows no way back to where tokens differ, their text may not. */
+/* Whether a prompt whose tokens differ may go on from a parked sequence by its text. That is for
+   sequences which are what came of their history: a policy does not let them be cut there. Any
+   other answers a prompt by its own tokens, and reads anew those that windows and recurrent layers
+   forgot. more: tokens that can be had otherwise. */
+static bool may_retell(const struct pith_scheduler *s, const struct sched_answer *a, int32_t i,
+                       int32_t more)
+{
+    const struct request *r = a->request;
+    const pith_seq *seq = s->park.slot[i].seq;
+    if (!may_look(s, a, i) || seq->n_token <= more || lost_pins(seq, r))
+        return false;
+    int32_t most = (int32_t)pi_min(scheduler_common(seq, r), r->n_prompt - 1);
+    int32_t exact = pi_verbs_leave(s->engine, most, r->n_prompt);
+    return most > more && pi_seq_policies_reach(seq, most, r->n_prompt) < exact &&
+           scheduler_can_retell(seq, r);
+}
+
+/* Where a policy allows no way back to where tokens differ, their text may not. Of several the one
+   that has most of it goes on. */
 static bool find_text(struct pith_scheduler *s, struct sched_answer *a, struct match *best,
                       const struct match *like)
 {
-    const struct request *r = a->request;
-    if (like->slot < 0 || best->n >= pi_min(like->common, r->n_prompt - 1))
+    int32_t found = -1, n_found = 0;
+    if (like->slot < 0 || best->n >= pi_min(like->common, a->request->n_prompt - 1))
         return false;
-    const pith_seq *seq = s->park.slot[like->slot].seq;
-    if (seq->n_token <= best->n || lost_pins(seq, r) || !scheduler_retell(seq, a))
+    for (int32_t i = 0; i < s->park.n_slot; i++) {
+        if (!may_retell(s, a, i, best->n))
+            continue;
+        int32_t n = s->park.slot[i].seq->n_token;
+        if (found < 0 || n > n_found || (n == n_found && is_nearer(s, a, i, found))) {
+            found = i;
+            n_found = n;
+        }
+    }
+    if (found < 0 || !scheduler_retell(s->park.slot[found].seq, a))
         return false;
-    *best = *like;
-    best->n = seq->n_token;
+    *best = (struct match){.slot = found, .n = n_found};
     return true;
 }
 
@@ -256,6 +281,7 @@ pith_status scheduler_take(struct pith_scheduler *s, struct sched_answer *a, int
     a->park.branches = !moves(s, a, from, n);
     if (a->park.branches) {
         PI_TRY(pith_seq_fork(from->seq, &seq, err));
+        kv_seq_borrow_state(seq->memory.kv, from->seq->memory.kv, n);
         from->parked_at = ++s->park.n_park;
         s->park.changed = s->prefixes_changed = true;
     } else {

@@ -1,9 +1,10 @@
 /*
  * scheduler_retell.c - a prompt in the words of the slot that it goes on from. A model may spell an
  * answer in other tokens than the tokenizer: under a grammar it does so for calls of tools. The
- * next turn has the same text, and its tokens differ there. Where a parked sequence cannot be cut,
- * everything would be read again for that; here its own tokens stay in the prompt instead. So does
- * what recall of text read in front of a question, which no client knows of.
+ * next turn has the same text, and its tokens differ there. Where a policy does not let a parked
+ * sequence be cut, everything would be read again, and what the policy knows would be lost. Here
+ * its own tokens stay in the prompt instead. So does what recall of text read in front of a
+ * question, which no client knows of.
  *
  * Invariant: a template's text is never taken for a user's, nor the other way round. A control
  * token that is parked is met by the same token only. One of the prompt may be met by its text,
@@ -86,13 +87,15 @@ void scheduler_untell(struct sched_answer *a)
     scheduler_ask_forget(a);
 }
 
-bool scheduler_retell(const pith_seq *seq, struct sched_answer *a)
+/* Goes over all of the parked text in the prompt, whose rest is then n_middle tokens of `middle`
+   [TOKEN_BYTES_MAX] and those from prompt->at on. False: the prompt says something else, or
+   nothing more. */
+static bool meet(const pith_seq *seq, const struct request *r, struct reader *prompt,
+                 int32_t *middle, int32_t *n_middle)
 {
-    const struct request *r = a->request;
     const struct pi_vocab *vocab = seq->engine->model->vocab;
     struct reader parked = {.vocab = vocab, .token = seq->tokens, .n = seq->n_token};
-    struct reader prompt = {.vocab = vocab, .token = r->prompt, .n = r->n_prompt};
-    int32_t middle[TOKEN_BYTES_MAX], n_middle;
+    *prompt = (struct reader){.vocab = vocab, .token = r->prompt, .n = r->n_prompt};
     if (r->on_prompt != NULL) /* it is shown the tokens that it gave */
         return false;
     for (int32_t i = 0; parked.at < parked.n;) {
@@ -100,13 +103,29 @@ bool scheduler_retell(const pith_seq *seq, struct sched_answer *a)
         if (i < seq->text.n_insert && insert->from == parked.at) {
             parked.at += insert->n;
             i++;
-        } else if (!follow(&parked, &prompt)) {
+        } else if (!follow(&parked, prompt)) {
             return false;
         }
     }
-    int32_t n_rest = prompt.n - prompt.at;
-    if (!split(&prompt, middle, &n_middle) || (n_middle + n_rest == 0 && !seq->has_logits))
+    return split(prompt, middle, n_middle) &&
+           (*n_middle > 0 || prompt->at < prompt->n || seq->has_logits);
+}
+
+bool scheduler_can_retell(const pith_seq *seq, const struct request *r)
+{
+    struct reader prompt;
+    int32_t middle[TOKEN_BYTES_MAX], n_middle;
+    return meet(seq, r, &prompt, middle, &n_middle);
+}
+
+bool scheduler_retell(const pith_seq *seq, struct sched_answer *a)
+{
+    const struct request *r = a->request;
+    struct reader prompt;
+    int32_t middle[TOKEN_BYTES_MAX], n_middle;
+    if (!meet(seq, r, &prompt, middle, &n_middle))
         return false;
+    int32_t n_rest = prompt.n - prompt.at;
     size_t n = (size_t)seq->n_token + (size_t)n_middle + (size_t)n_rest;
     int32_t *known = n <= INT32_MAX ? pi_mem_alloc(PI_MEM_OTHER, n * sizeof(*known)) : NULL;
     if (known == NULL)

@@ -9,9 +9,10 @@
  * from their tokens alone, and are mostly what slots leave behind. With a dropped session
  * everything is lost that a keep policy or recall knows of it.
  *
- * Under a keep policy a sequence cannot be cut where entries are gone. So a copy from before the
- * last answer is parked beside it, which shares its pages until a round copies them. Another answer
- * to the same prompt, or a history that leaves the answer's thoughts out, goes on from there.
+ * Under a keep policy a sequence cannot be cut where entries are gone. Under a read policy it can
+ * hardly be cut at all, and recurrent layers go back to few places. So a copy from before the last
+ * answer is parked beside it, which shares its pages until they are written to. Another answer to
+ * the same prompt, or a history that leaves the answer's thoughts out, goes on from there.
  *
  * Invariant: a sequence is parked whole, between two evaluations, and with no page that holds
  * nothing.

@@ -93,8 +93,8 @@ void scheduler_slot_leave(struct pith_scheduler *s, struct sched_answer *a);
 void scheduler_slot_park(struct pith_scheduler *s, struct sched_answer *a);
 /* Takes out what is parked, and has its pages. */
 pith_seq *scheduler_slot_empty(struct pith_scheduler *s, struct slot *slot);
-/* Parks a copy of the answer's sequence, whose prompt is read and which a keep policy allows no
-   way back. A request that has another answer there goes on from it. */
+/* Parks a copy of the answer's sequence, whose prompt is read, where a policy or recurrent layers
+   allow no way back. A request that has another answer there goes on from it. */
 void scheduler_slot_mark_return(struct pith_scheduler *s, struct sched_answer *a);
 /* Tokens that a parked sequence and a prompt begin with, what recall read in front of questions
    left out. */
@@ -124,6 +124,8 @@ void scheduler_slot_clear(struct pith_scheduler *s, struct slot *slot);
    what the prompt has behind their text. False: the prompt's text does not begin with theirs, or
    does not go on. */
 bool scheduler_retell(const pith_seq *seq, struct sched_answer *a);
+/* Whether it would, but for memory. */
+bool scheduler_can_retell(const pith_seq *seq, const struct request *r);
 /* The prompt is the request's again. */
 void scheduler_untell(struct sched_answer *a);
 

@@ -132,14 +132,13 @@ static void give_up(struct pith_scheduler *s, struct sched_answer *a, const pith
 bool scheduler_is_roomy(struct pith_scheduler *s, int32_t n)
 {
     const struct kv_geometry *g = kv_cache_geometry(s->engine->kv);
-    if (s->room.first != NULL)
-        return false;
     if (s->engine->traits.bounded) /* each can take all that it has set aside once more */
-        return scheduler_reserve(s) == 1.0 &&
+        return s->room.first == NULL && scheduler_reserve(s) == 1.0 &&
                scheduler_ranks_fit(s, kv_cache_free_bytes(s->engine->kv) >= s->room.set_aside);
-    /* One page that is begun, and the copy of another. */
+    /* One page that is begun, and the copy of another. They count whether or not they are taken
+       at once: those behind it cannot have them. */
     s->step.spare -= kv_bytes_for_tokens(g, (int64_t)n + 2 * g->page_len) + kv_bytes_of_state(g);
-    return scheduler_ranks_fit(s, s->step.spare >= 0);
+    return s->room.first == NULL && scheduler_ranks_fit(s, s->step.spare >= 0);
 }
 
 /* Room for the row that show_prompt keeps. */
@@ -155,24 +154,47 @@ static pith_status reserve_row(struct pith_scheduler *s, struct sched_answer *a,
                : pi_fail(err, PITH_NOMEM, "no memory for a row of %zu logits", n_vocab);
 }
 
+static pith_status reserve_tokens(struct pith_scheduler *s, struct sched_answer *a, int32_t n,
+                                  pith_error *err)
+{
+    pith_batch_item item = item_for(a, n);
+    return scheduler_ranks_status(s, pi_item_reserve(s->engine, &item, err), err);
+}
+
+/* Takes the memory of n tokens of *a. Where it is the first of the plan to do so, those before it,
+   which were sure of theirs, take theirs first. *a: the answer for which there was none. */
+static pith_status take_memory(struct pith_scheduler *s, struct sched_answer **a, int32_t n,
+                               pith_error *err)
+{
+    struct sched_answer *own = *a;
+    for (int32_t i = 0; i < s->n_running && !s->step.takes_memory; i++) {
+        *a = s->running[i];
+        if (*a != own && (*a)->step.n_take > 0)
+            PI_TRY(reserve_tokens(s, *a, (*a)->step.n_take, err));
+    }
+    s->step.takes_memory = true;
+    *a = own;
+    return reserve_tokens(s, own, n, err);
+}
+
 /* Plans n tokens of an answer, and makes room for them where that is not sure. False: an
    answer ended or was put back for that. */
 static bool plan_tokens(struct pith_scheduler *s, struct sched_answer *a, int32_t n)
 {
     pith_error why;
+    struct sched_answer *needy = a;
     pith_status status = reserve_row(s, a, n, &why);
-    if (status == PITH_OK && !scheduler_is_roomy(s, n)) {
-        pith_batch_item item = item_for(a, n);
-        status = pi_item_reserve(s->engine, &item, &why);
-        status = scheduler_ranks_status(s, status, &why);
-    }
+    if (status == PITH_OK && !scheduler_is_roomy(s, n))
+        status = take_memory(s, &needy, n, &why);
     if (status == PITH_OK) {
         a->step.n_take = n;
         s->step.tokens_left -= n;
         return true;
     }
-    if (status != PITH_KV_FULL || !scheduler_relieve(s, a, kv_seq_takes(a->seq->memory.kv, n)))
-        give_up(s, a, &why);
+    int32_t n_needy = needy == a ? n : needy->step.n_take;
+    if (status != PITH_KV_FULL ||
+        !scheduler_relieve(s, needy, kv_seq_takes(needy->seq->memory.kv, n_needy)))
+        give_up(s, needy, &why);
     return false;
 }
 
@@ -289,6 +311,7 @@ static bool plan_running(struct pith_scheduler *s)
     for (int32_t i = 0; i < s->n_running; i++)
         s->running[i]->step.n_take = 0;
     s->step.tokens_left = step_tokens(s);
+    s->step.takes_memory = false;
     s->step.spare = kv_cache_free_bytes(s->engine->kv);
     for (int32_t i = 0; i < s->n_running; i++)
         if (s->running[i]->state == ANSWER_GENERATING && !plan_tokens(s, s->running[i], 1))
@@ -468,6 +491,14 @@ static void leave_draft(struct pith_scheduler *s, int32_t i)
     s->step.items[i] = item_for(a, 1);
 }
 
+/* Whether an item that had no pages is to try again in the next step. It is where others were in
+   this one, which may have ended, and where something gives way. */
+static bool tries_again(struct pith_scheduler *s, struct sched_answer *a)
+{
+    return s->n_running > 1 || s->step.n_item > 1 ||
+           scheduler_relieve(s, a, kv_seq_takes(a->seq->memory.kv, a->step.n_take));
+}
+
 /* Items that failed together. Where pages are short and others run, they try again in the next
    step. A prompt whose request was cancelled was stopped on its way, and ends with the next step.
    Where policies have seen a part of it, no other request may use its sequence. Anything else came
@@ -480,7 +511,7 @@ static void use_failure(struct pith_scheduler *s, int32_t begin, int32_t n, int3
         if (why->status == PITH_CANCELLED && !scheduler_is_wanted(s, a->request))
             a->park.torn =
                 n > 1 || pith_seq_length(a->seq) != len || pi_engine_ends_together(s->engine);
-        else if (why->status != PITH_KV_FULL || s->n_running == 1)
+        else if (why->status != PITH_KV_FULL || !tries_again(s, a))
             give_up(s, a, why);
     }
 }

@@ -16,6 +16,7 @@ struct sched_step {
     int32_t n_item;
     int32_t tokens_left;  /* of the step that is planned */
     int64_t spare;        /* bytes that are free and that no answer in it can come to need */
+    bool takes_memory;    /* what it reads has its pages: those that come take theirs, too */
     double next_deadline; /* none is earlier */
     double user_s;        /* of this step: evaluating, sampling, in callbacks */
 };
