@@ -22,13 +22,19 @@ struct policy_model pi_policy_model(const pith_model *model, const struct kv_geo
     };
 }
 
-#define TOKEN_BYTES 8 /* of a list of tokens, which may have room for twice as many */
+#define TOKEN_BYTES 5 /* of a list of tokens, which may have room for an eighth more */
 #define N_KIND 8      /* forms of pages at most, states' parts included */
 
 int64_t pi_account_pages(const struct pi_account *a, int32_t n_token)
 {
     return policy_set_bytes(a->policies, a->g, (struct keep_point){.n_token = n_token}) +
            kv_bytes_of_state(a->g);
+}
+
+int32_t pi_account_reach(const struct pi_account *a, int32_t n_token)
+{
+    bool goes_on = pi_account_pages(a, n_token) >= pi_account_pages(a, a->n_ctx);
+    return (int32_t)pi_max(n_token, goes_on ? a->n_ctx : 0);
 }
 
 int64_t pi_account_page_count(const struct pi_account *a, int32_t n_token)
@@ -54,14 +60,33 @@ static int64_t tables_at(const struct pi_account *a, int32_t n_token)
 /* Tables, blocks of prefixes, tokens, marks, and what verbs have beside pages. */
 static int64_t beside_at(const struct pi_account *a, int32_t n_token)
 {
-    return (int64_t)sizeof(struct pith_seq) + TOKEN_BYTES * (int64_t)n_token +
-           tables_at(a, n_token) + kv_cache_bytes_at(N_KIND, pi_account_page_count(a, n_token)) +
+    int64_t n_reach = pi_account_reach(a, n_token);
+    return (int64_t)sizeof(struct pith_seq) + TOKEN_BYTES * n_reach + tables_at(a, n_token) +
+           kv_cache_bytes_at(N_KIND, pi_account_page_count(a, n_token)) +
            n_token / a->g->page_len * kv_block_head_bytes(a->g) + pi_verbs_beside_at(a, n_token);
+}
+
+/* The most threads that have buffers, and the part of the other bytes that buffers may take. One
+   buffer may take more. */
+enum { WORKERS_MOST = 16, WORKERS_PART = 16 };
+
+static int64_t without_work(const struct pi_account *a, int32_t n_token)
+{
+    return pi_account_pages(a, n_token) + pi_verbs_tier_at(a, n_token) + beside_at(a, n_token);
+}
+
+/* Bytes that are there for the buffers of threads. It grows with the tokens as all its parts do,
+   which the bytes of as many buffers as fit would not. */
+static int64_t work_at(const struct pi_account *a, int32_t n_token)
+{
+    int64_t least = pi_verbs_work_at(a, n_token, 1);
+    int64_t most = pi_verbs_work_at(a, n_token, WORKERS_MOST);
+    return pi_max(least, pi_min(most, without_work(a, n_token) / WORKERS_PART));
 }
 
 int64_t pi_account_whole(const struct pi_account *a, int32_t n_token)
 {
-    return pi_account_pages(a, n_token) + pi_verbs_tier_at(a, n_token) + beside_at(a, n_token);
+    return without_work(a, n_token) + work_at(a, n_token);
 }
 
 /* The most tokens of one sequence, up to the longest, that take no more than `bytes`. */
@@ -77,6 +102,17 @@ static int32_t most_tokens(const struct pi_account *a, int64_t bytes,
             high = mid - 1;
     }
     return low;
+}
+
+int32_t pi_account_workers(const struct pi_account *a, int64_t budget, int64_t pages)
+{
+    int32_t n = budget > 0 ? most_tokens(a, budget, pi_account_whole)
+                           : most_tokens(a, pages, pi_account_pages);
+    int64_t bytes = work_at(a, n);
+    int32_t n_worker = WORKERS_MOST;
+    while (n_worker > 1 && pi_verbs_work_at(a, n, n_worker) > bytes)
+        n_worker--;
+    return n_worker;
 }
 
 /* part * whole / of, where all are bytes. */
@@ -111,7 +147,8 @@ pith_status pi_account_split(const struct pi_account *a, int64_t budget, int64_t
                        "memory_bytes: %lld bytes are less than the %lld that one token takes: %lld "
                        "of pages, %lld of recall's tier, %lld of tables and policies",
                        (long long)budget, (long long)least, (long long)pi_account_pages(a, 1),
-                       (long long)pi_verbs_tier_at(a, 1), (long long)beside_at(a, 1));
+                       (long long)pi_verbs_tier_at(a, 1),
+                       (long long)(beside_at(a, 1) + work_at(a, 1)));
     int32_t n = (int32_t)pi_max(1, most_tokens(a, budget, pi_account_whole));
     /* The tier that was asked for does not grow with the budget; all else does. */
     int64_t whole = pi_account_whole(a, n) - ram;

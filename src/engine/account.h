@@ -11,10 +11,9 @@
 struct pi_account {
     const struct kv_geometry *g;
     const struct policy_set *policies;
-    int32_t n_group; /* query heads of a KV head */
-    int32_t n_ctx;   /* tokens of the longest conversation */
-    int64_t ram;     /* of the tier, as it was asked for */
-    int32_t n_thread;
+    int32_t n_group;  /* query heads of a KV head */
+    int32_t n_ctx;    /* tokens of the longest conversation */
+    int64_t ram;      /* of the tier, as it was asked for */
     size_t mark_size; /* bytes beside an entry */
     const struct policy_model *model;
     struct keep *keep; /* made for its sizes; NULL: there is no keep policy, or pages alone count */
@@ -28,8 +27,18 @@ struct policy_model pi_policy_model(const struct pith_model *model,
 int64_t pi_account_pages(const struct pi_account *a, int32_t n_token);
 int64_t pi_account_whole(const struct pi_account *a, int32_t n_token);
 
+/* Tokens that a sequence may come to whose first n_token fill the pages. Where a policy's budget
+   bounds these, the sequence goes on behind them, up to the longest. */
+int32_t pi_account_reach(const struct pi_account *a, int32_t n_token);
+
 /* Pages of such a sequence, counting one more of each lane. */
 int64_t pi_account_page_count(const struct pi_account *a, int32_t n_token);
+
+/* Threads that rounds and recalls run on, whatever their processor has. Each has buffers as long as
+   the lanes. There are as many as a part of the sequence's other bytes pays for, and one at least.
+   So the bytes that a budget leaves to entries are the same on any machine. The sequence is the
+   longest that the budget holds; budget 0: that fills pages of `pages` bytes. */
+int32_t pi_account_workers(const struct pi_account *a, int64_t budget, int64_t pages);
 
 /* Bytes of recall's tier beside pages of `pages` bytes: the size that was asked for. Without one
    it is as much as sequences evict that fill those pages. 0 without a tier. */

@@ -125,12 +125,13 @@ int64_t recall_tier_bytes_at(const struct recall_config *c, const struct kv_geom
 /* ---- kv: the tier ---- */
 
 /* Bytes beside a tier's pages at most while one sequence grows to n_token tokens: of tables, and of
-   the threads' working memory. The statuses of the statistics that options name. */
+   the working memory of n_thread threads. At most n_guest entries come back to a lane. The statuses
+   of the statistics that options name. */
 int64_t recall_tables_at(const struct recall_kv_options *options, const struct policy_model *model,
                          int32_t n_token);
 pith_status recall_work_at(const struct recall_kv_options *options,
                            const struct policy_model *model, int32_t n_thread, int32_t n_token,
-                           int64_t *bytes, pith_error *err);
+                           int32_t n_guest, int64_t *bytes, pith_error *err);
 
 struct recall_tier;  /* an engine's */
 struct recall_store; /* what was evicted of one sequence */
@@ -160,8 +161,8 @@ void recall_store_truncate(struct recall_store *store, int32_t n_token);
    others. They are as stored or in the tier's type. Nothing fails: what has no room pushes out what
    came first, to the file or for good, and is counted. Different lanes at the same time. */
 void recall_store_remember(struct recall_store *store, const struct kv_seq *kv, int32_t layer,
-                           int32_t head, const int32_t *kept, int32_t n_kept);
-/* The same of one entry that is about to be overwritten. */
+                           int32_t head, const int32_t *kept, int32_t n_kept, int32_t thread);
+/* The same of one entry that is about to be overwritten, by one thread alone. */
 void recall_store_remember_one(struct recall_store *store, const struct kv_seq *kv, int32_t layer,
                                int32_t head, int32_t slot);
 

@@ -30,7 +30,7 @@ enum {
                                     bounds of 64 keys are loose, these cost half a millisecond */
     RECALL_KINDS = 4,            /* different lanes: two storage types of keys, two of values */
     RECALL_ROWS = 8,             /* rows of statistics that keys meet together */
-    RECALL_ATTEND_ROWS = 48,     /* rows of one call of attention */
+    RECALL_ATTEND_ROWS = 16,     /* rows of one call of attention */
     RECALL_PAGES_MOST = 1 << 24, /* of a lane, in memory and in the file: entries are counted in
                                     int32_t */
 };
@@ -155,8 +155,6 @@ struct recall_shelf {
     int32_t n_page;         /* of the cache */
     size_t page_bytes;
     uint64_t clock; /* pages that were opened */
-    float *key;     /* [RECALL_PAGE_LEN][dim_k] of the thread that has the lane */
-    uint8_t *page;  /* [page_bytes] likewise: one on its way to the file */
 
     int32_t n_place; /* of the file; 0: there is none */
     int64_t offset;  /* of the first place */
@@ -183,7 +181,7 @@ struct recall_store {
    common part of the keys takes none of the few bits then. Each logit of the row is lower by the
    same number, which scores add again. */
 void recall_row_add(struct recall_store *store, int32_t shelf, const struct kv_seq *from,
-                    int32_t layer, int32_t head, const int32_t *slots, int32_t n);
+                    int32_t layer, int32_t head, const int32_t *slots, int32_t n, int32_t thread);
 /* Forgets what stands at positions >= n_token. */
 void recall_row_truncate(struct recall_store *store, int32_t shelf, int32_t n_token);
 /* The row's pages in the file, oldest first: number i of row->n_ref. */
@@ -206,8 +204,12 @@ struct recall_staging {
 /* A thread's working memory. All but the staging lanes are parts of one mapping. */
 struct recall_work {
     struct recall_staging staging[RECALL_KINDS]; /* [n_kind] where there is a file */
-    uint8_t *block;                              /* mapped; NULL before the first reserve */
+    float *lane_key;    /* [RECALL_PAGE_LEN][dim_k] of the lane that comes in; owned */
+    uint8_t *file_page; /* a page on its way to the file, where there is one; owned */
+    uint8_t *block;     /* mapped; NULL before the first reserve */
     size_t block_size;
+    int32_t most_entry; /* numbers and places of the largest recall so far: what was touched */
+    int32_t most_place;
 
     /* Scores. */
     void *queries;    /* of quoka_queries_make */
@@ -218,7 +220,7 @@ struct recall_work {
     float *w;         /* [n_row][dim_k] of statistics, as e and standard */
     float *e;         /* [n_row][n_pair] */
     double *standard; /* [n_row][2] mean and 1 / deviation of a row's scores */
-    float *raw;       /* [RECALL_ROWS][n_entry] */
+    float *raw;       /* [RECALL_ROWS][n_entry]; where choices are, as weight */
     void *attend;     /* of kv_attend */
     float *weight;    /* [rows of a call][n_entry up to a multiple of 16] */
     float *tile_max;  /* [rows of a call] */
@@ -234,16 +236,17 @@ struct recall_work {
        page that was read has RECALL_PAGE_LEN. */
     float *value;    /* [n_entry] their scores, by number */
     int32_t *pos;    /* [n_entry] by number; -1: none */
+    float *reach;    /* [n_entry] in w->order: the best score that an entry comes back with */
+    int32_t *chosen; /* [n_entry] */
+    /* A choice among scores: in the place of weight and raw, which scoring alone needs. */
     uint64_t *order; /* [n_entry] position << 32 | number, ascending */
     uint64_t *other; /* [n_entry] */
-    float *reach;    /* [n_entry] in that order: the best score that an entry comes back with */
     int32_t *wait;   /* [n_entry] */
-    int32_t *chosen; /* [n_entry] */
     void *top;       /* of kv_top */
     uint32_t *count; /* of a sort */
 
     /* Pages of the file. */
-    int32_t *page; /* [RECALL_FILE_MOST] numbers of the row's refs that were read; -1: it failed */
+    int32_t *page; /* [RECALL_FILE_MOST] numbers of the row's refs that were read */
     int32_t n_page;
     bool *taken;     /* [n_place] by number of the ref: it was read */
     uint8_t *buffer; /* of recall_file_read */
@@ -261,11 +264,12 @@ struct recall_stats {
 pith_status recall_score_open(struct recall_tier *tier, pith_error *err);
 void recall_score_close(struct recall_tier *tier);
 /* Bytes of the parts that scores need, placed from *used on (base NULL: counts alone). */
-void recall_score_place(const struct recall_tier *tier, int32_t n_tok, int32_t n_entry,
+void recall_score_place(const struct recall_tier *tier, int32_t n_tok, int32_t n_place,
                         uint8_t *base, size_t *used, struct recall_work *w);
-/* Writes the bounds of a page in memory: of the first n entries of a lane's first page. */
+/* Writes the bounds of a page in memory: of the first n entries of a lane's first page. key has
+   room for three keys. */
 void recall_bounds_make(const struct recall_tier *tier, const struct recall_shelf *shelf,
-                        const struct kv_seq *kv, int32_t n, uint16_t *out);
+                        const struct kv_seq *kv, int32_t n, float *key, uint16_t *out);
 
 /* The scores of one recall. */
 struct recall_scorer {
@@ -291,8 +295,10 @@ void recall_score_bounds(const struct recall_scorer *s, const struct recall_shel
                          const float *vector, int32_t n, float *out);
 
 /* The same steps of RECALL_ATTENTION (tier_attend.c). */
-void recall_attend_place(const struct recall_tier *tier, int32_t n_tok, int32_t n_entry,
-                         uint8_t *base, size_t *used, struct recall_work *w);
+void recall_attend_place(const struct recall_tier *tier, int32_t n_tok, uint8_t *base, size_t *used,
+                         struct recall_work *w);
+/* Rows of one call of attention, whose weights have room in w->weight; 0 with other scores. */
+size_t recall_attend_rows(const struct recall_tier *tier, int32_t n_tok);
 void recall_attend_run(const struct recall_scorer *s, const struct kv_seq *kv, bool first,
                        float *out);
 void recall_attend_promise(struct recall_scorer *s, const struct recall_shelf *shelf);
@@ -300,8 +306,8 @@ void recall_attend_promise(struct recall_scorer *s, const struct recall_shelf *s
 /* The room for scores of recall_tier_ask; NOMEM. */
 pith_status recall_ask_reserve(struct recall_tier *tier, int32_t n_entry, pith_error *err);
 
-/* Bytes that the threads' working memory takes for the longest row that there is. A row's scores
-   lie side by side, however many there is room for. */
+/* Bytes of the threads' working memory that the largest recall so far has touched, in each of them.
+   The parts are address space for any recall. Each is used from its beginning on. */
 int64_t recall_work_bytes(const struct recall_tier *tier);
 
 /* ---- the tier (tier.c) ---- */

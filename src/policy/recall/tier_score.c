@@ -55,25 +55,28 @@ static struct quoka_form form_of(const struct recall_tier *tier)
     };
 }
 
-void recall_score_place(const struct recall_tier *tier, int32_t n_tok, int32_t n_entry,
+void recall_score_place(const struct recall_tier *tier, int32_t n_tok, int32_t places,
                         uint8_t *base, size_t *used, struct recall_work *w)
 {
     const struct quoka_form form = form_of(tier);
     size_t dim = (size_t)tier->model.g.dim_k, n_row = (size_t)tier->stats.n_row;
     size_t n_pair = n_row > 0 ? (size_t)tier->model.rope->n_pair : 0;
-    int32_t n_q = (int32_t)pi_min(tier->o.queries, n_tok);
-    size_t n_vector = (size_t)pi_max(n_q, 1), n_place = pi_align((size_t)tier->n_place, 16);
-    w->queries = pi_mem_part(base, used, quoka_queries_scratch(&form, &tier->model, n_tok), 1);
-    w->score = pi_mem_part(base, used, kv_score_scratch_bytes(&tier->kind[0], n_q), 1);
+    /* Weights are of the queries as they are, one after the other. */
+    bool weighs = tier->o.score == RECALL_ATTENTION;
+    int32_t n_q = weighs ? 0 : (int32_t)pi_min(tier->o.queries, n_tok);
+    size_t n_vector = (size_t)pi_max(n_q, 1), n_place = pi_align((size_t)places, 16);
+    size_t queries = weighs ? 0 : quoka_queries_scratch(&form, &tier->model, n_tok);
+    size_t score = weighs ? 0 : kv_score_scratch_bytes(&tier->kind[0], n_q);
+    w->queries = pi_mem_part(base, used, queries, 1);
+    w->score = pi_mem_part(base, used, score, 1);
     w->vector = pi_mem_part(base, used, n_vector * 2 * dim, sizeof(float));
     w->packed = pi_mem_part(base, used, pi_score_pack_len((int32_t)n_vector, 2 * (int32_t)dim),
                             sizeof(float));
-    w->key = pi_mem_part(base, used, dim * RECALL_PAGE_LEN, sizeof(float));
+    w->key = pi_mem_part(base, used, n_row > 0 ? dim * RECALL_PAGE_LEN : 0, sizeof(float));
     w->w = pi_mem_part(base, used, n_row * dim, sizeof(float));
     w->e = pi_mem_part(base, used, n_row * n_pair, sizeof(float));
     w->standard = pi_mem_part(base, used, n_row * 2, sizeof(double));
-    w->raw = pi_mem_part(base, used, n_row > 0 ? RECALL_ROWS * (size_t)n_entry : 0, sizeof(float));
-    recall_attend_place(tier, n_tok, n_entry, base, used, w);
+    recall_attend_place(tier, n_tok, base, used, w);
     w->line = pi_mem_part(base, used, n_place, sizeof(float));
     w->promise = pi_mem_part(base, used, n_place, sizeof(float));
 }
@@ -232,15 +235,15 @@ static double key_factor(const struct recall_tier *tier, const struct recall_she
 }
 
 void recall_bounds_make(const struct recall_tier *tier, const struct recall_shelf *shelf,
-                        const struct kv_seq *kv, int32_t n, uint16_t *out)
+                        const struct kv_seq *kv, int32_t n, float *key, uint16_t *out)
 {
     int32_t dim = tier->model.g.dim_k;
-    float *least = shelf->key + dim, *most = shelf->key + 2 * dim;
+    float *least = key + dim, *most = key + 2 * dim;
     for (int32_t s = 0; s < n; s++) {
-        kv_lane_key(kv, 0, 0, s, shelf->key);
-        double factor = key_factor(tier, shelf, shelf->key);
+        kv_lane_key(kv, 0, 0, s, key);
+        double factor = key_factor(tier, shelf, key);
         for (int32_t d = 0; d < dim; d++) {
-            float x = (float)((double)shelf->key[d] * factor);
+            float x = (float)((double)key[d] * factor);
             least[d] = s == 0 || x < least[d] ? x : least[d];
             most[d] = s == 0 || x > most[d] ? x : most[d];
         }
