@@ -20,9 +20,11 @@
 #include "pith/policy.h"
 #include "pith/scheduler.h"
 
-/* With --kv auto an eighth stays free for others, and this at least. */
+/* With --kv auto an eighth stays free for others, and this at least. Where little is free a quarter
+   is enough. */
 #define RESERVE_LEAST ((int64_t)256 << 20)
 #define RESERVE_PART 8
+#define RESERVE_MOST_PART 4
 
 /* Tokens that ask together, which one pass must hold (the option last of recall). */
 #define ASKING 32
@@ -194,7 +196,14 @@ const char *budget_calibration_time(const pith_model_info *info, char buf[32])
 
 /* ---- the plan ---- */
 
-/* On a GPU what fits there beside the weights of both models. Else what the machine has free. */
+static int64_t reserve_of(int64_t unused)
+{
+    int64_t part = unused / RESERVE_PART, least = unused / RESERVE_MOST_PART;
+    least = least < RESERVE_LEAST ? least : RESERVE_LEAST;
+    return part > least ? part : least;
+}
+
+/* On a GPU what fits there beside the weights of both models. Else what the process can have. */
 static int64_t free_bytes(const struct session *s, const struct model_options *m, bool *on_gpu)
 {
     pith_error err;
@@ -204,8 +213,7 @@ static int64_t free_bytes(const struct session *s, const struct model_options *m
     pith_engine_params p = draft_params(m, 1);
     cli_check(pith_device_find(p.device, &device, &err), &err);
     *on_gpu = strcmp(device.name, "cpu") != 0;
-    int64_t rest = device.free_bytes / RESERVE_PART;
-    rest = device.free_bytes - (rest > RESERVE_LEAST ? rest : RESERVE_LEAST);
+    int64_t rest = device.free_bytes - reserve_of(device.free_bytes);
     if (*on_gpu && s->draft_model != NULL)
         pith_model_get_info(s->draft_model, &draft);
     if (*on_gpu)
@@ -241,9 +249,15 @@ static int64_t bytes_of(struct session *s, const struct model_options *m,
     if (b->share > 0.0)
         return 0;
     int64_t bytes = b->automatic ? free_bytes(s, m, &on_gpu) : b->bytes;
-    int64_t taken = b->automatic ? 0 : process_bytes(s, m, p);
     if (on_gpu) /* host memory is none of a GPU's */
         return bytes;
+    int64_t taken = process_bytes(s, m, p);
+    if (b->automatic) { /* what is free is beside what is taken already */
+        pith_error err;
+        int64_t now;
+        cli_check(pith_process_bytes(NULL, NULL, &now, &err), &err);
+        taken -= now;
+    }
     if (s->swap_bytes < 0)
         s->swap_bytes = 0;
     if (bytes <= taken)
