@@ -18,6 +18,7 @@
 
 #include "pith/calibrate.h"
 #include "pith/policy.h"
+#include "pith/ranks.h"
 #include "pith/scheduler.h"
 
 /* With --kv auto an eighth stays free for others, and this at least. Where little is free a quarter
@@ -239,10 +240,54 @@ static int64_t process_bytes(const struct session *s, const struct model_options
     return taken + draft - now;
 }
 
+/* ---- what answers take beside KV memory ---- */
+
+/* Of what is left beside the process, the most that rows of answers may take, and those of drafts.
+   Else there are fewer. */
+#define ANSWERS_PART 3
+#define DRAFTS_PART 4
+#define DRAFTING_AT_ONCE 4 /* answers of a scheduler */
+#define INDEX_BYTES 80     /* of a token, in the index in which drafts are looked up */
+
+/* Of n answers at once, whose drafts have up to n_draft tokens. */
+static int64_t beside_of(const struct session *s, int32_t n, int32_t n_draft)
+{
+    pith_error err;
+    int64_t bytes;
+    if (n_draft > 0)
+        n_draft += s->n_answer > 0 ? DRAFTING_AT_ONCE : 1;
+    cli_check(pith_answers_bytes(s->model, s->sample, n, n_draft, &bytes, &err), &err);
+    return bytes;
+}
+
+/* Bytes of answers beside KV memory, where `left` bytes are left for both. Fewer answers run at
+   once, and drafts are shorter, where their rows would take most of it. */
+static int64_t answers_bytes(struct session *s, const char *kv, int64_t left, int32_t n_token)
+{
+    char each[32];
+    int32_t n = s->n_answer > 0 ? s->n_answer : 1, asked = n;
+    int32_t least = s->least_answer > 0 ? s->least_answer : 1;
+    bool may_draft = s->drafting == NULL || strcmp(s->drafting, "auto") == 0;
+    int64_t one = beside_of(s, 1, 0);
+    while (s->draft_most > (may_draft ? 0 : 1) &&
+           beside_of(s, 1, s->draft_most) - one > left / DRAFTS_PART)
+        s->draft_most /= 2;
+    while (n > least && beside_of(s, n, 0) > left / ANSWERS_PART)
+        n--;
+    if (n < asked && !s->quiet)
+        cli_note("--kv %s: at most %d answers run at once, as each takes %s beside KV memory", kv,
+                 n, cli_bytes(one, each));
+    s->n_answer = s->n_answer > 0 ? n : 0;
+    pith_ranks_tell(&s->draft_most, sizeof(s->draft_most)); /* all draft alike */
+    return beside_of(s, n, s->draft_most) +
+           (s->draft_most > 0 ? INDEX_BYTES * (int64_t)n_token : 0);
+}
+
 /* Bytes of KV memory that a value means; 0: a share says it. Unless --swap says so nothing of a
    size is kept in host memory, where it would be on top. */
 static int64_t bytes_of(struct session *s, const struct model_options *m,
-                        const pith_engine_params *p, const char *text, const struct budget *b)
+                        const pith_engine_params *p, const char *text, const struct budget *b,
+                        int32_t n_token)
 {
     char all[32], aside[32];
     bool on_gpu = false;
@@ -260,6 +305,8 @@ static int64_t bytes_of(struct session *s, const struct model_options *m,
     }
     if (s->swap_bytes < 0)
         s->swap_bytes = 0;
+    if (bytes - taken > s->swap_bytes)
+        taken += answers_bytes(s, text, bytes - taken - s->swap_bytes, n_token);
     if (bytes <= taken)
         cli_fail("--kv %s: weights, buffers and tables of the process take %s, which leaves "
                  "nothing to the KV memory",
@@ -360,8 +407,8 @@ static void divide(struct session *s, const struct model_options *m, const struc
     pith_engine_params f16 = engine_params(m, o);
     f16.type_k = f16.type_v = "f16";
     f16.kv_tokens = 0;
-    int64_t all = bytes_of(s, m, &f16, o->kv, b);
     int32_t n = goal->n_token > 0 ? goal->n_token : s->info.n_ctx_train;
+    int64_t all = bytes_of(s, m, &f16, o->kv, b, n);
     int64_t need = draft_need(s, m, o->chunk, n);
     if (b->share > 0.0) {
         s->draft_bytes = need;

@@ -73,7 +73,8 @@ static const struct option output_option_table[] = {
     {"--show-kv", NULL, NULL, OPTION_FLAG, AT(show_kv),
      .help = "draw the KV memory at the end, on standard error"},
     {"--record", NULL, "FILE", OPTION_TEXT, AT(record), .absent = "", .writes = true,
-     .help = "write queries, keys and values of every token as safetensors"},
+     .help = "write queries, keys and values of every token as safetensors; until the end they are "
+             "in memory, beside what --kv bounds"},
     {"--map", NULL, "FILE", OPTION_TEXT, AT(map), .absent = "", .writes = true,
      .help =
          "draw which positions each layer and head kept: NAME.html is a page, other names are SVG"},
@@ -319,6 +320,17 @@ static int generate(const struct run_options *o, struct session *s, const struct
     return report(o, s, &result);
 }
 
+/* The sampler's params count in a size of --kv. */
+static void settle(struct session *s, struct run_options *o, int64_t most)
+{
+    pith_logit_bias *bias;
+    pith_sample_params sample = sample_params(&o->sample, &bias);
+    s->sample = &sample;
+    budget_settle(s, &o->model, &o->memory, BUDGET_ONE, most);
+    s->sample = NULL;
+    free(bias);
+}
+
 static int run(void *options)
 {
     struct run_options *o = options;
@@ -347,7 +359,7 @@ static int run(void *options)
     int64_t most = (int64_t)ids.n + o->output.n_predict;
     if (o->output.n_predict < 0)
         most = 0;
-    budget_settle(&s, &o->model, &o->memory, BUDGET_ONE, most);
+    settle(&s, o, most);
     most += most > 0 ? recall_most_tokens(o->memory.recall) : 0;
     if (most > s.info.n_ctx_train)
         most = 0;

@@ -150,6 +150,12 @@ struct session {
     int64_t draft_bytes; /* of them for the drafting model, as --kv divides; 0: not divided yet */
     int64_t swap_bytes;  /* --swap, set before budget_settle, which leaves what it comes to; below
                             0: not given */
+    /* What answers at once take beside KV memory, of which a size of --kv has enough. Set before
+       budget_settle, which may leave fewer. */
+    int32_t n_answer;                 /* answers that may run at the same time; 0: one */
+    int32_t least_answer;             /* of them those that must; 0: one */
+    const pith_sample_params *sample; /* of each; NULL: the default ones */
+    int32_t draft_most;               /* most tokens of a draft, of draft_load; 0: none */
     const char *drafts; /* what --draft comes to, "auto" where it is lookup by itself; NULL: none */
     pith_draft_params draft;
     pith_model *draft_model;   /* owned; NULL: no model drafts */

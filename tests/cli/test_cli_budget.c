@@ -226,9 +226,9 @@ TEST(a_drafting_model_has_its_part)
     expect_failure(&s, 1, "no way back from a draft");
 }
 
-/* The most that a run with a drafting model has resident, in MiB. It runs in a process between:
-   the system tells of the largest child only. */
-static double most_resident(const char *size)
+/* The most that a command has resident, in MiB. It runs in a process between: the system tells of
+   the largest child only. Below 0: it failed. */
+static double most_resident(const char *const *words)
 {
     int ends[2];
     double most = 0.0;
@@ -236,9 +236,11 @@ static double most_resident(const char *size)
     pid_t between = fork();
     if (between == 0) {
         struct rusage usage;
-        command(NULL, RUN, "--json", "--kv", size, "--draft", MODEL, NULL);
+        struct said s = command_list(NULL, NULL, words);
         getrusage(RUSAGE_CHILDREN, &usage);
-        most = (double)usage.ru_maxrss / 1024.0;
+        most = s.status == 0 ? (double)usage.ru_maxrss / 1024.0 : -1.0;
+        if (s.status != 0)
+            fputs(s.err, stderr);
         _exit(write(ends[1], &most, sizeof(most)) != sizeof(most));
     }
     assert_int_equal(read(ends[0], &most, sizeof(most)), sizeof(most));
@@ -266,9 +268,33 @@ TEST(a_size_has_the_drafting_model_within_it)
     json_t *o = stats_of(&s);
     assert_true(number(o, "memory_budget_bytes") < 2.5 * 1048576.0);
     json_decref(o);
-    double most = most_resident(size);
+    const char *const words[] = {RUN, "--json", "--kv", size, "--draft", MODEL, NULL};
+    double most = most_resident(words);
     printf("%s: %.1f MiB resident\n", size, most);
     assert_in_range((int64_t)most, 1, (int64_t)(taken + 5.0));
+}
+
+/* Each answer of many has logits of its own, of a real vocabulary. */
+TEST(a_size_has_the_answers_that_run_at_once_within_it)
+{
+    if (TEST_STRIDE > 1)
+        test_skip("a sanitizer takes memory of its own");
+    char in[128], out[128];
+    const char *model = test_model_file("smollm2", "smollm2-135m-instruct-q4_1.gguf");
+    FILE *file = fopen(in_folder("many.jsonl", in), "w");
+    assert_non_null(file);
+    for (int i = 0; i < 96; i++)
+        fprintf(file,
+                "{\"custom_id\":\"%d\",\"method\":\"POST\",\"url\":\"/v1/completions\",\"body\":"
+                "{\"prompt\":\"Once upon %d\",\"max_tokens\":3,\"presence_penalty\":0.5}}\n",
+                i, i);
+    fclose(file);
+    in_folder("many.out", out);
+    const char *const words[] = {"batch", "-m", model,          "-t",   "2",      "-f", in,
+                                 "-o",    out,  "--ignore-eos", "--kv", "230MiB", NULL};
+    double most = most_resident(words);
+    printf("%.1f MiB resident\n", most);
+    assert_in_range((int64_t)most, 1, 230);
 }
 
 /* A batch of two requests, of which one has no end of its own. */
