@@ -16,6 +16,8 @@
 #include "draft.h"
 #include "models_folder.h"
 
+#include <eval.h>
+
 #include "pith/calibrate.h"
 #include "pith/policy.h"
 #include "pith/ranks.h"
@@ -246,8 +248,9 @@ static int64_t process_bytes(const struct session *s, const struct model_options
    Else there are fewer. */
 #define ANSWERS_PART 3
 #define DRAFTS_PART 4
-#define DRAFTING_AT_ONCE 4 /* answers of a scheduler */
-#define INDEX_BYTES 80     /* of a token, in the index in which drafts are looked up */
+#define PASS_EXTRA ((int64_t)8 << 20) /* what an engine has beside rows of a pass */
+#define DRAFTING_AT_ONCE 4            /* answers of a scheduler */
+#define INDEX_BYTES 80                /* of a token, in the index in which drafts are looked up */
 
 /* Of n answers at once, whose drafts have up to n_draft tokens. */
 static int64_t beside_of(const struct session *s, int32_t n, int32_t n_draft)
@@ -283,6 +286,47 @@ static int64_t answers_bytes(struct session *s, const char *kv, int64_t left, in
            (s->draft_most > 0 ? INDEX_BYTES * (int64_t)n_token : 0);
 }
 
+/* ---- what tasks take ---- */
+
+#define ROWS_MOST 64 /* of logits that a pass computes together, at most */
+
+/* Buffers of the engine beside the measured one. Weights, which the two share, cancel. */
+static int64_t pass_bytes(const struct session *s, const pith_engine_params *p)
+{
+    pith_error err;
+    int64_t chunk, one;
+    pith_engine_params least = *p;
+    least.chunk = 1;
+    cli_check(pith_process_bytes(s->model, p, &chunk, &err), &err);
+    cli_check(pith_process_bytes(s->model, &least, &one, &err), &err);
+    return chunk - one + PASS_EXTRA;
+}
+
+static bool is_kept(const char *keep)
+{
+    return keep != NULL && keep[0] != '\0' && strcmp(keep, "none") != 0;
+}
+
+/* Rows of logits of all engines of a task, the buffers of the second, and the full cache of a text
+   in it. */
+static int64_t task_bytes(const struct session *s, const pith_engine_params *f16, int32_t n_token,
+                          int64_t *full)
+{
+    bool read = f16->read != NULL && strcmp(f16->read, "none") != 0;
+    bool pairs = s->pairs == PAIRS_ALWAYS ||
+                 (s->pairs == PAIRS_WITH_A_POLICY && (read || is_kept(f16->keep)));
+    pith_error err;
+    *full = 0;
+    int64_t rows = 2 * beside_of(s, ROWS_MOST, 0) - beside_of(s, 2 * ROWS_MOST, 0);
+    if (!pairs)
+        return rows;
+    pith_engine_params p = *f16;
+    p.keep = p.read = p.recall = p.share = NULL;
+    cli_check(pith_kv_estimate(s->model, &p, n_token, full, &err), &err);
+    int64_t held = EVAL_BOUNDED_STEP * (int64_t)s->info.n_vocab * (int64_t)sizeof(float);
+    return 2 * rows + pass_bytes(s, &p) + *full + (s->pairs == PAIRS_ALWAYS ? held : 0);
+}
+
 /* Bytes of KV memory that a value means; 0: a share says it. Unless --swap says so nothing of a
    size is kept in host memory, where it would be on top. */
 static int64_t bytes_of(struct session *s, const struct model_options *m,
@@ -305,7 +349,9 @@ static int64_t bytes_of(struct session *s, const struct model_options *m,
     }
     if (s->swap_bytes < 0)
         s->swap_bytes = 0;
-    if (bytes - taken > s->swap_bytes)
+    if (s->task)
+        taken += task_bytes(s, p, n_token, &s->task_bytes);
+    else if (bytes - taken > s->swap_bytes)
         taken += answers_bytes(s, text, bytes - taken - s->swap_bytes, n_token);
     if (bytes <= taken)
         cli_fail("--kv %s: weights, buffers and tables of the process take %s, which leaves "
@@ -315,6 +361,8 @@ static int64_t bytes_of(struct session *s, const struct model_options *m,
         cli_fail("--kv %s: --swap takes %s of the %s that are left beside weights, buffers and "
                  "tables, which leaves nothing to the KV memory",
                  text, cli_bytes(s->swap_bytes, aside), cli_bytes(bytes - taken, all));
+    if (s->task)
+        s->task_bytes += bytes - taken - s->swap_bytes;
     return bytes - taken - s->swap_bytes;
 }
 
@@ -443,6 +491,12 @@ static void plan(struct session *s, const struct model_options *m, struct memory
         goal.n_token = SHORT_TEXT < s->info.n_ctx_train ? SHORT_TEXT : s->info.n_ctx_train;
         divide(s, m, o, length, &b, &goal);
         status = pith_plan_make(s->model, &p, &goal, &s->plan, NULL);
+    }
+    if (status == PITH_OK && s->task && s->pairs == PAIRS_WITH_A_POLICY && s->task_bytes > 0 &&
+        is_kept(s->plan.keep)) { /* which needs the full cache to compare with */
+        s->pairs = PAIRS_ALWAYS;
+        divide(s, m, o, length, &b, &goal);
+        status = pith_plan_make(s->model, &p, &goal, &s->plan, &err);
     }
     if (status != PITH_OK)
         cli_fail("--kv %s: %s", o->kv, err.message);

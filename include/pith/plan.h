@@ -67,8 +67,8 @@ PITH_API pith_status pith_process_bytes(const pith_model *model, const pith_engi
                                         int64_t *bytes, pith_error *err);
 
 /* Bytes that n_answer answers at once take beside KV memory. Each has a row of logits and a sampler
-   of these params (NULL: the default ones), and up to 64 have one more row while a pass computes
-   them, of which pith_process_bytes has the first. n_draft is rows of drafts: the most tokens of one (pith_draft_params.n_max), and one more
+   of these params (NULL: the default ones), and up to 64 (16 MiB in all, or 16) have one more row
+   while a pass computes them, of which pith_process_bytes has the first. n_draft is rows of drafts: the most tokens of one (pith_draft_params.n_max), and one more
    for each answer that drafts. Of a scheduler's answers at most 4 do. The index in which drafts are
    looked up is not in it. INVALID: a number below 0. */
 PITH_API pith_status pith_answers_bytes(const pith_model *model, const pith_sample_params *sample,

@@ -280,7 +280,7 @@ pith_status pith_answers_bytes(const pith_model *model, const pith_sample_params
 {
     const int64_t row = (int64_t)model->hp.n_vocab * (int64_t)sizeof(float);
     int64_t changes = sample == NULL || pi_sampler_changes(sample); /* one, whoever chooses */
-    int64_t in_pass = pi_min(PI_PASS_LOGITS, pi_max(n_answer, n_draft));
+    int64_t in_pass = pi_min(pi_batch_rows(model, true, PI_PASS_LOGITS), pi_max(n_answer, n_draft));
     PI_TRY(pi_check_range("n_answer", n_answer, 0, INT32_MAX, err));
     PI_TRY(pi_check_range("n_draft", n_draft, 0, INT32_MAX, err));
     int64_t one = row + pi_sampler_bytes(sample, model->hp.n_vocab) + ANSWER_EXTRA;

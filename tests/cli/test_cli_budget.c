@@ -297,6 +297,19 @@ TEST(a_size_has_the_answers_that_run_at_once_within_it)
     assert_in_range((int64_t)most, 1, 230);
 }
 
+/* Chunks side by side, and rows of logits. */
+TEST(a_size_has_a_task_within_it)
+{
+    if (TEST_STRIDE > 1)
+        test_skip("a sanitizer takes memory of its own");
+    const char *model = test_model_file("smollm2", "smollm2-135m-instruct-q4_1.gguf");
+    const char *const words[] = {"eval", "perplexity", "-m", model,  "-t",   "2",      "-f", TEXT,
+                                 "-c",   "512",        "-b", "2048", "--kv", "170MiB", NULL};
+    double most = most_resident(words);
+    printf("%.1f MiB resident\n", most);
+    assert_in_range((int64_t)most, 1, 170);
+}
+
 /* A batch of two requests, of which one has no end of its own. */
 static struct said batch(const char *kv, const char *option, const char *value)
 {
