@@ -130,6 +130,25 @@ TEST(a_size_is_the_whole_process)
     expect_word(s.err, "nothing is lost");
 }
 
+TEST(what_is_named_beside_it_may_lose_something)
+{
+    static const char *const named[][4] = {
+        {"--keep", "random:budget=25%", "--recall", "none"},
+        {"-ctk", "q8_0", "-ctv", "turbo2"},
+        {"--read", "quoka:budget=64", "--recall", "none"},
+    };
+    for (size_t i = 0; i < sizeof(named) / sizeof(named[0]); i++) {
+        struct said s = command(NULL, RUN, "--kv", "512MiB", named[i][0], named[i][1], named[i][2],
+                                named[i][3], NULL);
+        expect_status(&s, 0);
+        assert_null(strstr(s.err, "nothing is lost"));
+        expect_word(s.err, "what that costs was not measured");
+    }
+    struct said s = command(NULL, RUN, "--kv", "512MiB", "-ctk", "f16", "--keep", "none", NULL);
+    expect_status(&s, 0);
+    expect_word(s.err, "nothing is lost");
+}
+
 TEST(values_that_are_none_are_refused)
 {
     static const struct {
