@@ -482,7 +482,8 @@ static void plan(struct session *s, const struct model_options *m, struct memory
                            .stats = budget_find_stats(s),
                            .no_text = use == BUDGET_TEXTS,
                            .drafts = must_draft(s)};
-    goal.n_token = o->n_ctx > 0 ? o->n_ctx : n_token < s->info.n_ctx_train ? (int32_t)n_token : 0;
+    bool known = n_token < s->info.n_ctx_train || (use == BUDGET_ONE && n_token < INT32_MAX);
+    goal.n_token = o->n_ctx > 0 ? o->n_ctx : known ? (int32_t)n_token : 0;
     enum draft_length length = n_token > 0 ? LENGTH_KNOWN : LENGTH_MOST;
     divide(s, m, o, several ? LENGTH_SEVERAL : length, &b, &goal);
     pith_status status = pith_plan_make(s->model, &p, &goal, &s->plan, &err);

@@ -159,7 +159,10 @@ struct session {
     int32_t least_answer;             /* of them those that must; 0: one */
     const pith_sample_params *sample; /* of each; NULL: the default ones */
     int32_t draft_most;               /* most tokens of a draft, of draft_load; 0: none */
-    bool task; /* of `pith eval`, which sizes its engines, set before budget_settle .. */
+    int64_t
+        least_pages; /* bytes of pages, set before session_start, which are needed at least where
+                            no option sizes them */
+    bool task;       /* of `pith eval`, which sizes its engines, set before budget_settle .. */
     enum session_pairs pairs; /* .. and whether it has one of the full cache beside */
     int64_t task_bytes; /* of KV memory for all of its engines, of a size of --kv; 0: as needed */
     const char *drafts; /* what --draft comes to, "auto" where it is lookup by itself; NULL: none */

@@ -149,6 +149,22 @@ TEST(what_is_named_beside_it_may_lose_something)
     expect_word(s.err, "nothing is lost");
 }
 
+TEST(without_a_size_there_is_room_for_what_is_asked)
+{
+    static const char *const keeps[] = {"raas:budget=25%", "triattention:budget=25%"};
+    struct said s;
+    for (size_t i = 0; i < 2; i++) {
+        s = command(NULL, RUN, "--keep", keeps[i], NULL);
+        expect_status(&s, 0);
+    }
+    s = command(NULL, "bench", "-m", MODEL, "-t", "1", "-p", "0", "-n", "4", "-d", "300", "-np",
+                "4", "-r", "1", "--keep", "streaming:budget=25%", NULL);
+    expect_status(&s, 0);
+    s = command(NULL, "bench", "-m", MODEL, "-t", "1", "-p", "0", "-n", "4", "-d", "300", "-np",
+                "4", "-r", "1", "--kv", "25%", NULL);
+    expect_status(&s, 0);
+}
+
 TEST(values_that_are_none_are_refused)
 {
     static const struct {
