@@ -36,6 +36,10 @@
    pages and protected entries take. It is then planned as a text of this length. */
 #define SHORT_TEXT 1024
 
+/* An engine divides bytes as its longest conversation would fill them. A text beyond the trained
+   context takes a little more of pages, for which this part is held back. */
+#define BEYOND_PART 64
+
 /* Of the bytes of f16, what all entries take as q8_0/turbo4, which loses little. */
 #define FEW_BITS 0.41
 
@@ -486,6 +490,11 @@ static void plan(struct session *s, const struct model_options *m, struct memory
     goal.n_token = o->n_ctx > 0 ? o->n_ctx : known ? (int32_t)n_token : 0;
     enum draft_length length = n_token > 0 ? LENGTH_KNOWN : LENGTH_MOST;
     divide(s, m, o, several ? LENGTH_SEVERAL : length, &b, &goal);
+    bool beyond = goal.n_token > s->info.n_ctx_train;
+    if (beyond) {
+        goal.bytes -= goal.bytes / BEYOND_PART;
+        goal.share -= goal.share < 1.0 ? goal.share / BEYOND_PART : 0.0;
+    }
     pith_status status = pith_plan_make(s->model, &p, &goal, &s->plan, &err);
     if (status != PITH_OK && b.share > 0.0 && o->n_ctx == 0 && use != BUDGET_TEXTS &&
         use != BUDGET_QUESTIONS && goal.n_token > 0 && goal.n_token < SHORT_TEXT) {
@@ -513,7 +522,7 @@ static void plan(struct session *s, const struct model_options *m, struct memory
     o->recall = p.recall;
     o->n_ctx = 0;
     if (use == BUDGET_ONE)
-        o->kv_bytes = s->plan.bytes;
+        o->kv_bytes = s->plan.bytes + (beyond ? s->plan.bytes / BEYOND_PART : 0);
     if (several)
         o->kv_bytes = goal.bytes;
 }

@@ -165,6 +165,30 @@ TEST(without_a_size_there_is_room_for_what_is_asked)
     expect_status(&s, 0);
 }
 
+/* The context of the tiny model has 4,096 tokens. */
+TEST(a_prompt_beyond_the_trained_context_is_planned_for)
+{
+    char path[128], text[16001] = "";
+    FILE *file = fopen(TEXT, "r");
+    size_t n = file != NULL ? fread(text, 1, sizeof(text) - 1, file) : 0;
+    assert_true(n > 4000);
+    fclose(file);
+    file = fopen(in_folder("long", path), "w");
+    assert_non_null(file);
+    for (size_t i = 0; i < 2 + 16000 / n; i++)
+        assert_int_equal(fwrite(text, 1, n, file), n);
+    fclose(file);
+    static const char *const values[] = {"200MiB", "60%"};
+    for (size_t i = 0; i < (TEST_STRIDE > 1 ? 1 : 2); i++) {
+        struct said s = command(NULL, "run", "-m", PITH_SOURCE_DIR "/models/pith-nano.gguf", "-t",
+                                "2", "-f", path, "-n", "2", "--no-chat", "--kv", values[i], NULL);
+        expect_status(&s, 0);
+        const char *of = strstr(s.err, "full f16 cache of ");
+        assert_non_null(of);
+        assert_in_range(atoi(of + strlen("full f16 cache of ")), 4097, 100000);
+    }
+}
+
 TEST(values_that_are_none_are_refused)
 {
     static const struct {
