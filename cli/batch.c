@@ -353,18 +353,25 @@ static void abandon(struct batch *b)
 
 /* ---- the command ---- */
 
+/* Answers that can run at the same time, and those of the request that has most. */
+static void count_answers(struct batch *b)
+{
+    int64_t n = 0, most = b->o->schedule.n_seq;
+    for (size_t i = 0; i < b->in.n; i++) {
+        int32_t n_answer = b->in.item[i].done ? 0 : b->in.item[i].n_answer;
+        n += n_answer;
+        if (n_answer > b->s.least_answer)
+            b->s.least_answer = n_answer;
+    }
+    b->s.n_answer = (int32_t)(n < 1 ? 1 : n < most ? n : most);
+}
+
 /* Without -c and --kv-memory: as many sequences as can run at the same time. Where the room
    for them is unknown, one. */
 static void size_memory(struct batch *b, struct memory_options *memory)
 {
-    int64_t n = 0;
-    for (size_t i = 0; i < b->in.n; i++)
-        n += b->in.item[i].done ? 0 : b->in.item[i].n_answer;
-    if (n > b->o->schedule.n_seq)
-        n = b->o->schedule.n_seq;
-    if (n < 1 || session_room(b->s.model, &b->o->model) <= 0)
-        n = 1;
-    budget_several(&b->s, &b->o->model, memory, n);
+    bool known = session_room(b->s.model, &b->o->model) > 0;
+    budget_several(&b->s, &b->o->model, memory, known ? b->s.n_answer : 1);
 }
 
 static pith_scheduler_params scheduler_params(const struct session *s,
@@ -454,11 +461,18 @@ static void begin(struct batch *b)
     sample_check(&b->setup.params.sample, b->s.model);
     if (chat)
         session_check_template(b->s.model, &b->o->chat);
+    count_answers(b);
+    int32_t asked = b->s.n_answer;
+    b->s.sample = &b->setup.params.sample;
     budget_settle(&b->s, &b->o->model, &memory, BUDGET_BATCH, 0);
+    struct schedule_options schedule = b->o->schedule;
+    if (b->s.n_answer < asked)
+        schedule.n_seq = b->s.n_answer;
+    pith_ranks_tell(&schedule.n_seq, sizeof(schedule.n_seq));
     size_memory(b, &memory);
     pith_ranks_tell(&memory.kv_bytes, sizeof(memory.kv_bytes)); /* rank 0 knows the requests */
     session_start(&b->s, &b->o->model, &memory, 0);
-    pith_scheduler_params params = scheduler_params(&b->s, &b->o->schedule);
+    pith_scheduler_params params = scheduler_params(&b->s, &schedule);
     params.draft = draft_start(&b->s, &b->o->draft, &b->o->model);
     cli_check(pith_scheduler_create(b->s.engine, &params, &b->scheduler, &err), &err);
 }

@@ -555,19 +555,34 @@ static void make_rows(struct bench *b)
         cli_fail_usage("-p 0 and -n 0 leave nothing to measure");
 }
 
-/* Of one sequence; *all: of all at a time, with a page to spare for each. */
-static int64_t most_tokens(const struct bench *b, int64_t *all)
+/* Of one sequence. */
+static int64_t most_tokens(const struct bench *b)
 {
-    int64_t most = *all = 1;
+    int64_t most = 1;
     for (int32_t i = 0; i < b->n_row; i++) {
-        int64_t n = (int64_t)b->rows[i].depth + b->rows[i].n, n_seq = b->rows[i].n_seq;
-        int64_t together = n_seq > 1 ? n_seq * (n + WHOLE_PAGES) : n;
+        int64_t n = (int64_t)b->rows[i].depth + b->rows[i].n;
         most = n > most ? n : most;
-        *all = together > *all ? together : *all;
     }
     if (most > INT32_MAX)
         cli_fail_usage("-d and -p or -n together are %lld tokens, more than a sequence can have",
                        (long long)most);
+    return most;
+}
+
+/* Bytes of pages that the row of most takes. Windows and budgets are of each of its sequences, which
+   has a page to spare. */
+static int64_t most_pages(const struct bench *b)
+{
+    pith_error err;
+    int64_t most = 0, bytes;
+    const pith_engine_params p = engine_params(&b->options->model, &b->options->memory);
+    for (int32_t i = 0; i < b->n_row; i++) {
+        const struct row *r = &b->rows[i];
+        int64_t n = (int64_t)r->depth + r->n + (r->n_seq > 1 ? WHOLE_PAGES : 0);
+        cli_check(pith_kv_estimate(b->s.model, &p, n < INT32_MAX ? n : INT32_MAX, &bytes, &err),
+                  &err);
+        most = bytes * r->n_seq > most ? bytes * r->n_seq : most;
+    }
     return most;
 }
 
@@ -598,12 +613,15 @@ static int run(void *options)
     const char *format = b.options->bench.format;
     (void)engine_params(&b.options->model, &b.options->memory);
     make_rows(&b);
-    int64_t all, n = most_tokens(&b, &all);
+    int64_t n = most_tokens(&b);
     b.s.n_ctx = b.options->memory.n_ctx;
     session_load(&b.s, &b.options->model, false);
     make_tokens(&b, n);
+    b.s.n_answer = b.n_seq;
+    b.s.least_answer = b.n_seq;
     budget_settle(&b.s, &b.options->model, &b.options->memory, BUDGET_TEXTS, n);
-    session_start(&b.s, &b.options->model, &b.options->memory, all);
+    b.s.least_pages = most_pages(&b);
+    session_start(&b.s, &b.options->model, &b.options->memory, n);
     make_sequences(&b);
     cli_interrupt_catch();
     measure(&b);

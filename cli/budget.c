@@ -16,13 +16,18 @@
 #include "draft.h"
 #include "models_folder.h"
 
+#include <eval.h>
+
 #include "pith/calibrate.h"
 #include "pith/policy.h"
+#include "pith/ranks.h"
 #include "pith/scheduler.h"
 
-/* With --kv auto an eighth stays free for others, and this at least. */
+/* With --kv auto an eighth stays free for others, and this at least. Where little is free a quarter
+   is enough. */
 #define RESERVE_LEAST ((int64_t)256 << 20)
 #define RESERVE_PART 8
+#define RESERVE_MOST_PART 4
 
 /* Tokens that ask together, which one pass must hold (the option last of recall). */
 #define ASKING 32
@@ -30,6 +35,10 @@
 /* Tokens of a text that is planned as it is. For a shorter one the share may be less than whole
    pages and protected entries take. It is then planned as a text of this length. */
 #define SHORT_TEXT 1024
+
+/* An engine divides bytes as its longest conversation would fill them. A text beyond the trained
+   context takes a little more of pages, for which this part is held back. */
+#define BEYOND_PART 64
 
 /* Of the bytes of f16, what all entries take as q8_0/turbo4, which loses little. */
 #define FEW_BITS 0.41
@@ -194,7 +203,14 @@ const char *budget_calibration_time(const pith_model_info *info, char buf[32])
 
 /* ---- the plan ---- */
 
-/* On a GPU what fits there beside the weights of both models. Else what the machine has free. */
+static int64_t reserve_of(int64_t unused)
+{
+    int64_t part = unused / RESERVE_PART, least = unused / RESERVE_MOST_PART;
+    least = least < RESERVE_LEAST ? least : RESERVE_LEAST;
+    return part > least ? part : least;
+}
+
+/* On a GPU what fits there beside the weights of both models. Else what the process can have. */
 static int64_t free_bytes(const struct session *s, const struct model_options *m, bool *on_gpu)
 {
     pith_error err;
@@ -204,8 +220,7 @@ static int64_t free_bytes(const struct session *s, const struct model_options *m
     pith_engine_params p = draft_params(m, 1);
     cli_check(pith_device_find(p.device, &device, &err), &err);
     *on_gpu = strcmp(device.name, "cpu") != 0;
-    int64_t rest = device.free_bytes / RESERVE_PART;
-    rest = device.free_bytes - (rest > RESERVE_LEAST ? rest : RESERVE_LEAST);
+    int64_t rest = device.free_bytes - reserve_of(device.free_bytes);
     if (*on_gpu && s->draft_model != NULL)
         pith_model_get_info(s->draft_model, &draft);
     if (*on_gpu)
@@ -231,21 +246,117 @@ static int64_t process_bytes(const struct session *s, const struct model_options
     return taken + draft - now;
 }
 
+/* ---- what answers take beside KV memory ---- */
+
+/* Of what is left beside the process, the most that rows of answers may take, and those of drafts.
+   Else there are fewer. */
+#define ANSWERS_PART 3
+#define DRAFTS_PART 4
+#define PASS_EXTRA ((int64_t)8 << 20) /* what an engine has beside rows of a pass */
+#define DRAFTING_AT_ONCE 4            /* answers of a scheduler */
+#define INDEX_BYTES 80                /* of a token, in the index in which drafts are looked up */
+
+/* Of n answers at once, whose drafts have up to n_draft tokens. */
+static int64_t beside_of(const struct session *s, int32_t n, int32_t n_draft)
+{
+    pith_error err;
+    int64_t bytes;
+    if (n_draft > 0)
+        n_draft += s->n_answer > 0 ? DRAFTING_AT_ONCE : 1;
+    cli_check(pith_answers_bytes(s->model, s->sample, n, n_draft, &bytes, &err), &err);
+    return bytes;
+}
+
+/* Bytes of answers beside KV memory, where `left` bytes are left for both. Fewer answers run at
+   once, and drafts are shorter, where their rows would take most of it. */
+static int64_t answers_bytes(struct session *s, const char *kv, int64_t left, int32_t n_token)
+{
+    char each[32];
+    int32_t n = s->n_answer > 0 ? s->n_answer : 1, asked = n;
+    int32_t least = s->least_answer > 0 ? s->least_answer : 1;
+    bool may_draft = s->drafting == NULL || strcmp(s->drafting, "auto") == 0;
+    int64_t one = beside_of(s, 1, 0);
+    while (s->draft_most > (may_draft ? 0 : 1) &&
+           beside_of(s, 1, s->draft_most) - one > left / DRAFTS_PART)
+        s->draft_most /= 2;
+    while (n > least && beside_of(s, n, 0) > left / ANSWERS_PART)
+        n--;
+    if (n < asked && !s->quiet)
+        cli_note("--kv %s: at most %d answers run at once, as each takes %s beside KV memory", kv,
+                 n, cli_bytes(one, each));
+    s->n_answer = s->n_answer > 0 ? n : 0;
+    pith_ranks_tell(&s->draft_most, sizeof(s->draft_most)); /* all draft alike */
+    return beside_of(s, n, s->draft_most) +
+           (s->draft_most > 0 ? INDEX_BYTES * (int64_t)n_token : 0);
+}
+
+/* ---- what tasks take ---- */
+
+#define ROWS_MOST 64 /* of logits that a pass computes together, at most */
+
+/* Buffers of the engine beside the measured one. Weights, which the two share, cancel. */
+static int64_t pass_bytes(const struct session *s, const pith_engine_params *p)
+{
+    pith_error err;
+    int64_t chunk, one;
+    pith_engine_params least = *p;
+    least.chunk = 1;
+    cli_check(pith_process_bytes(s->model, p, &chunk, &err), &err);
+    cli_check(pith_process_bytes(s->model, &least, &one, &err), &err);
+    return chunk - one + PASS_EXTRA;
+}
+
+static bool is_kept(const char *keep)
+{
+    return keep != NULL && keep[0] != '\0' && strcmp(keep, "none") != 0;
+}
+
+/* Rows of logits of all engines of a task, the buffers of the second, and the full cache of a text
+   in it. */
+static int64_t task_bytes(const struct session *s, const pith_engine_params *f16, int32_t n_token,
+                          int64_t *full)
+{
+    bool read = f16->read != NULL && strcmp(f16->read, "none") != 0;
+    bool pairs = s->pairs == PAIRS_ALWAYS ||
+                 (s->pairs == PAIRS_WITH_A_POLICY && (read || is_kept(f16->keep)));
+    pith_error err;
+    *full = 0;
+    int64_t rows = 2 * beside_of(s, ROWS_MOST, 0) - beside_of(s, 2 * ROWS_MOST, 0);
+    if (!pairs)
+        return rows;
+    pith_engine_params p = *f16;
+    p.keep = p.read = p.recall = p.share = NULL;
+    cli_check(pith_kv_estimate(s->model, &p, n_token, full, &err), &err);
+    int64_t held = EVAL_BOUNDED_STEP * (int64_t)s->info.n_vocab * (int64_t)sizeof(float);
+    return 2 * rows + pass_bytes(s, &p) + *full + (s->pairs == PAIRS_ALWAYS ? held : 0);
+}
+
 /* Bytes of KV memory that a value means; 0: a share says it. Unless --swap says so nothing of a
    size is kept in host memory, where it would be on top. */
 static int64_t bytes_of(struct session *s, const struct model_options *m,
-                        const pith_engine_params *p, const char *text, const struct budget *b)
+                        const pith_engine_params *p, const char *text, const struct budget *b,
+                        int32_t n_token)
 {
     char all[32], aside[32];
     bool on_gpu = false;
     if (b->share > 0.0)
         return 0;
     int64_t bytes = b->automatic ? free_bytes(s, m, &on_gpu) : b->bytes;
-    int64_t taken = b->automatic ? 0 : process_bytes(s, m, p);
     if (on_gpu) /* host memory is none of a GPU's */
         return bytes;
+    int64_t taken = process_bytes(s, m, p);
+    if (b->automatic) { /* what is free is beside what is taken already */
+        pith_error err;
+        int64_t now;
+        cli_check(pith_process_bytes(NULL, NULL, &now, &err), &err);
+        taken -= now;
+    }
     if (s->swap_bytes < 0)
         s->swap_bytes = 0;
+    if (s->task)
+        taken += task_bytes(s, p, n_token, &s->task_bytes);
+    else if (bytes - taken > s->swap_bytes)
+        taken += answers_bytes(s, text, bytes - taken - s->swap_bytes, n_token);
     if (bytes <= taken)
         cli_fail("--kv %s: weights, buffers and tables of the process take %s, which leaves "
                  "nothing to the KV memory",
@@ -254,6 +365,8 @@ static int64_t bytes_of(struct session *s, const struct model_options *m,
         cli_fail("--kv %s: --swap takes %s of the %s that are left beside weights, buffers and "
                  "tables, which leaves nothing to the KV memory",
                  text, cli_bytes(s->swap_bytes, aside), cli_bytes(bytes - taken, all));
+    if (s->task)
+        s->task_bytes += bytes - taken - s->swap_bytes;
     return bytes - taken - s->swap_bytes;
 }
 
@@ -346,8 +459,8 @@ static void divide(struct session *s, const struct model_options *m, const struc
     pith_engine_params f16 = engine_params(m, o);
     f16.type_k = f16.type_v = "f16";
     f16.kv_tokens = 0;
-    int64_t all = bytes_of(s, m, &f16, o->kv, b);
     int32_t n = goal->n_token > 0 ? goal->n_token : s->info.n_ctx_train;
+    int64_t all = bytes_of(s, m, &f16, o->kv, b, n);
     int64_t need = draft_need(s, m, o->chunk, n);
     if (b->share > 0.0) {
         s->draft_bytes = need;
@@ -373,15 +486,27 @@ static void plan(struct session *s, const struct model_options *m, struct memory
                            .stats = budget_find_stats(s),
                            .no_text = use == BUDGET_TEXTS,
                            .drafts = must_draft(s)};
-    goal.n_token = o->n_ctx > 0 ? o->n_ctx : n_token < s->info.n_ctx_train ? (int32_t)n_token : 0;
+    bool known = n_token < s->info.n_ctx_train || (use == BUDGET_ONE && n_token < INT32_MAX);
+    goal.n_token = o->n_ctx > 0 ? o->n_ctx : known ? (int32_t)n_token : 0;
     enum draft_length length = n_token > 0 ? LENGTH_KNOWN : LENGTH_MOST;
     divide(s, m, o, several ? LENGTH_SEVERAL : length, &b, &goal);
+    bool beyond = goal.n_token > s->info.n_ctx_train;
+    if (beyond) {
+        goal.bytes -= goal.bytes / BEYOND_PART;
+        goal.share -= goal.share < 1.0 ? goal.share / BEYOND_PART : 0.0;
+    }
     pith_status status = pith_plan_make(s->model, &p, &goal, &s->plan, &err);
     if (status != PITH_OK && b.share > 0.0 && o->n_ctx == 0 && use != BUDGET_TEXTS &&
         use != BUDGET_QUESTIONS && goal.n_token > 0 && goal.n_token < SHORT_TEXT) {
         goal.n_token = SHORT_TEXT < s->info.n_ctx_train ? SHORT_TEXT : s->info.n_ctx_train;
         divide(s, m, o, length, &b, &goal);
         status = pith_plan_make(s->model, &p, &goal, &s->plan, NULL);
+    }
+    if (status == PITH_OK && s->task && s->pairs == PAIRS_WITH_A_POLICY && s->task_bytes > 0 &&
+        is_kept(s->plan.keep)) { /* which needs the full cache to compare with */
+        s->pairs = PAIRS_ALWAYS;
+        divide(s, m, o, length, &b, &goal);
+        status = pith_plan_make(s->model, &p, &goal, &s->plan, &err);
     }
     if (status != PITH_OK)
         cli_fail("--kv %s: %s", o->kv, err.message);
@@ -397,7 +522,7 @@ static void plan(struct session *s, const struct model_options *m, struct memory
     o->recall = p.recall;
     o->n_ctx = 0;
     if (use == BUDGET_ONE)
-        o->kv_bytes = s->plan.bytes;
+        o->kv_bytes = s->plan.bytes + (beyond ? s->plan.bytes / BEYOND_PART : 0);
     if (several)
         o->kv_bytes = goal.bytes;
 }

@@ -66,6 +66,7 @@ void draft_load(struct session *s, const struct draft_options *o, const struct m
 {
     pith_error err;
     pith_model_params load;
+    s->draft_most = strcmp(o->what, "none") == 0 ? 0 : o->n_max;
     if (strcmp(o->what, "none") == 0 || strcmp(o->what, "lookup") == 0 ||
         strcmp(o->what, "auto") == 0)
         return;
@@ -129,10 +130,10 @@ const pith_draft_params *draft_start(struct session *s, const struct draft_optio
 {
     pith_error err;
     bool maybe = strcmp(o->what, "auto") == 0;
-    if (strcmp(o->what, "none") == 0)
+    if (s->draft_most == 0)
         return NULL;
     pith_draft_params_default(&s->draft);
-    s->draft.n_max = o->n_max;
+    s->draft.n_max = s->draft_most;
     pith_status status = pith_draft_check(s->engine, &s->draft, &err);
     if (status != PITH_OK && maybe)
         return NULL;

@@ -136,13 +136,14 @@ static void check_options(const struct eval_options *o)
     check_output("--csv", o->measure.csv);
 }
 
-static int run_task(const struct eval_options *o, const pith_model *model, measure_fn *measure)
+static int run_task(const struct eval_options *o, const struct session *s, measure_fn *measure)
 {
     pith_error err;
     json_t *result = NULL;
     struct ticker ticker = {.bar = {.on = o->measure.progress || cli_progress_wanted()}};
     struct eval_setup setup = {
-        .model = model,
+        .model = s->model,
+        .most_bytes = s->task_bytes,
         .engine = engine_params(&o->model, &o->memory),
         .seed = (uint64_t)o->measure.seed,
         .chat = o->measure.chat,
@@ -170,8 +171,10 @@ int eval_command_run(void *options, measure_fn *measure)
     check_options(o);
     (void)engine_params(&o->model, &o->memory); /* complains before the model is loaded */
     session_load(&s, &o->model, false);
+    s.task = true;
+    s.pairs = o->pairs;
     budget_settle(&s, &o->model, &o->memory, o->asks ? BUDGET_QUESTIONS : BUDGET_TEXTS, o->longest);
-    int status = run_task(o, s.model, measure);
+    int status = run_task(o, &s, measure);
     session_free(&s);
     return status;
 }
@@ -179,7 +182,8 @@ int eval_command_run(void *options, measure_fn *measure)
 int eval_command_run_alone(void *options, measure_fn *measure)
 {
     check_options(options);
-    return run_task(options, NULL, measure);
+    const struct session none = {0};
+    return run_task(options, &none, measure);
 }
 
 const struct command command_eval = {

@@ -39,6 +39,17 @@ static bool asks(const struct eval_task *task)
     return true;
 }
 
+/* When the task has an engine of the full cache beside the measured one. */
+static enum session_pairs pairs(const struct eval_command *c)
+{
+    if (strcmp(c->task->name, "divergence") == 0 || strcmp(c->task->name, "stack") == 0)
+        return PAIRS_ALWAYS;
+    for (const struct option *o = c->task->options; o->name != NULL; o++)
+        if (strcmp(o->name, "--paired") == 0 && !c->args.common.not_paired)
+            return c->args.common.paired ? PAIRS_ALWAYS : PAIRS_WITH_A_POLICY;
+    return PAIRS_NEVER;
+}
+
 /* Tokens of the longest text that the task's options name: -c, else --length. */
 static int64_t longest(const struct eval_command *c)
 {
@@ -72,6 +83,7 @@ static int run_with(struct eval_command *c, int (*run)(void *options, measure_fn
     }
     c->shared.longest = longest(c);
     c->shared.asks = asks(c->task);
+    c->shared.pairs = pairs(c);
     int status = run(c, measure_task);
     free(text.data);
     return status;

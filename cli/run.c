@@ -19,6 +19,7 @@
 #include "recall.h"
 #include "session.h"
 #include "pith/inspect.h"
+#include "pith/policy.h"
 
 struct output_options {
     int32_t n_predict;
@@ -73,7 +74,8 @@ static const struct option output_option_table[] = {
     {"--show-kv", NULL, NULL, OPTION_FLAG, AT(show_kv),
      .help = "draw the KV memory at the end, on standard error"},
     {"--record", NULL, "FILE", OPTION_TEXT, AT(record), .absent = "", .writes = true,
-     .help = "write queries, keys and values of every token as safetensors"},
+     .help = "write queries, keys and values of every token as safetensors; until the end they are "
+             "in memory, beside what --kv bounds"},
     {"--map", NULL, "FILE", OPTION_TEXT, AT(map), .absent = "", .writes = true,
      .help =
          "draw which positions each layer and head kept: NAME.html is a page, other names are SVG"},
@@ -319,6 +321,51 @@ static int generate(const struct run_options *o, struct session *s, const struct
     return report(o, s, &result);
 }
 
+/* Tokens that may follow a prompt that fills the trained context, where -n does not say. */
+#define BEYOND 512
+
+/* Of prompt and answer; 0: as many as the trained context has. */
+static int64_t most_tokens(const struct run_options *o, int32_t n_prompt, int32_t n_ctx_train)
+{
+    int64_t n = o->output.n_predict;
+    if (n_prompt >= n_ctx_train)
+        return n_prompt + (n >= 0 && n < BEYOND ? n : BEYOND);
+    return n >= 0 && n_prompt + n <= n_ctx_train ? n_prompt + n : 0;
+}
+
+/* Bytes of pages where --keep never evicts the prompt: then a share of the text becomes twice of
+   what stays, or all of the text. 0: nothing more than usual. */
+static int64_t pinned_pages(const struct session *s, const struct run_options *o, int32_t n_prompt,
+                            int64_t most)
+{
+    pith_error err;
+    pith_keep_rules rules;
+    pith_engine_params p = engine_params(&o->model, &o->memory), full = p, alone = p;
+    int64_t all, with, without, n = most > 0 ? most : s->info.n_ctx_train;
+    if (pith_keep_get_rules(p.keep, &rules, &err) != PITH_OK || !rules.pin_prompt ||
+        n_prompt > rules.pin_most)
+        return 0;
+    int64_t held = 2 * ((int64_t)n_prompt + rules.window) + rules.slack;
+    full.keep = full.recall = NULL;
+    alone.recall = NULL;
+    if (pith_kv_estimate(s->model, &full, held < n ? held : n, &all, &err) != PITH_OK ||
+        pith_kv_estimate(s->model, &p, n, &with, &err) != PITH_OK ||
+        pith_kv_estimate(s->model, &alone, n, &without, &err) != PITH_OK)
+        return 0;
+    return all + with - without;
+}
+
+/* The sampler's params count in a size of --kv. */
+static void settle(struct session *s, struct run_options *o, int64_t most)
+{
+    pith_logit_bias *bias;
+    pith_sample_params sample = sample_params(&o->sample, &bias);
+    s->sample = &sample;
+    budget_settle(s, &o->model, &o->memory, BUDGET_ONE, most);
+    s->sample = NULL;
+    free(bias);
+}
+
 static int run(void *options)
 {
     struct run_options *o = options;
@@ -344,13 +391,12 @@ static int run(void *options)
     if (ids.n == 0)
         cli_fail_usage("the prompt is empty, and the model has no token to begin a text with");
 
-    int64_t most = (int64_t)ids.n + o->output.n_predict;
-    if (o->output.n_predict < 0)
-        most = 0;
-    budget_settle(&s, &o->model, &o->memory, BUDGET_ONE, most);
+    int64_t most = most_tokens(o, ids.n, s.info.n_ctx_train);
+    settle(&s, o, most);
     most += most > 0 ? recall_most_tokens(o->memory.recall) : 0;
-    if (most > s.info.n_ctx_train)
+    if (most > s.info.n_ctx_train && ids.n < s.info.n_ctx_train)
         most = 0;
+    s.least_pages = pinned_pages(&s, o, ids.n, most);
     session_start(&s, &o->model, &o->memory, most);
     session_note_context(&s, o->memory.n_ctx > ids.n ? o->memory.n_ctx : ids.n);
     draft_start(&s, &o->draft, &o->model);

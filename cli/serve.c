@@ -325,7 +325,7 @@ static pith_scheduler_params schedule_params(const struct session *s, const stru
 {
     pith_scheduler_params p;
     pith_scheduler_params_default(&p);
-    p.n_seq = o->n_parallel;
+    p.n_seq = s->n_answer;
     p.n_queue = o->n_queue;
     p.n_slot = o->n_slot;
     p.swap_bytes = s->swap_bytes;
@@ -405,6 +405,7 @@ static void start_session(struct session *s, struct serve_options *o)
 {
     s->n_ctx = o->memory.n_ctx;
     s->drafting = o->draft.what;
+    s->n_answer = o->work.n_parallel;
     s->swap_bytes = o->work.swap_bytes;
     s->no_bar = true;
     session_load(s, &o->model, false);

@@ -455,6 +455,10 @@ void session_start(struct session *s, const struct model_options *m, const struc
             n = INT32_MAX;
         cli_check(pith_kv_estimate(s->model, &p, n, &pages, &err), &err);
         cli_check(pith_memory_estimate(s->model, &p, n, &whole, &err), &err);
+        if (s->least_pages > pages) {
+            whole += s->least_pages - pages;
+            pages = s->least_pages;
+        }
         int64_t most = session_room(s->model, m);
         s->kv_limited = most > 0 && whole > most;
         if (s->kv_limited)
@@ -527,7 +531,7 @@ void session_free(struct session *s)
 void session_check(pith_status status, const pith_error *err)
 {
     if (status == PITH_KV_FULL)
-        cli_fail("the tokens do not fit the KV memory, which -c or --kv-memory size: %s",
+        cli_fail("the tokens do not fit the KV memory, which -c, --kv or --kv-memory size: %s",
                  err->message);
     cli_check(status, err);
 }

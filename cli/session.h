@@ -119,6 +119,9 @@ int64_t available_memory(const struct model_options *m);
 /* Bytes that this process has had read from disks so far; -1 when the system does not say. */
 int64_t disk_bytes(void);
 
+/* When a task of `pith eval` reads the full cache beside the measured one. */
+enum session_pairs { PAIRS_NEVER, PAIRS_WITH_A_POLICY, PAIRS_ALWAYS };
+
 struct session {
     char *path;           /* of the model's file; owned */
     pith_model *model;    /* owned */
@@ -150,6 +153,18 @@ struct session {
     int64_t draft_bytes; /* of them for the drafting model, as --kv divides; 0: not divided yet */
     int64_t swap_bytes;  /* --swap, set before budget_settle, which leaves what it comes to; below
                             0: not given */
+    /* What answers at once take beside KV memory, of which a size of --kv has enough. Set before
+       budget_settle, which may leave fewer. */
+    int32_t n_answer;                 /* answers that may run at the same time; 0: one */
+    int32_t least_answer;             /* of them those that must; 0: one */
+    const pith_sample_params *sample; /* of each; NULL: the default ones */
+    int32_t draft_most;               /* most tokens of a draft, of draft_load; 0: none */
+    int64_t
+        least_pages; /* bytes of pages, set before session_start, which are needed at least where
+                            no option sizes them */
+    bool task;       /* of `pith eval`, which sizes its engines, set before budget_settle .. */
+    enum session_pairs pairs; /* .. and whether it has one of the full cache beside */
+    int64_t task_bytes; /* of KV memory for all of its engines, of a size of --kv; 0: as needed */
     const char *drafts; /* what --draft comes to, "auto" where it is lookup by itself; NULL: none */
     pith_draft_params draft;
     pith_model *draft_model;   /* owned; NULL: no model drafts */

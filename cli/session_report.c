@@ -484,6 +484,6 @@ void session_explain_full(const struct session *s)
     char reserved[32];
     pith_engine_kv_stats(s->engine, &kv);
     cli_note("the text ends at %d tokens because the KV memory (%s) or the context (%d) is full; "
-             "-c or --kv-memory size the memory",
+             "-c, --kv or --kv-memory size the memory",
              pith_seq_length(s->seq), cli_bytes(kv.reserved_bytes, reserved), s->info.n_ctx_train);
 }

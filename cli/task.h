@@ -24,7 +24,8 @@ struct eval_options {
     struct model_options model;
     struct memory_options memory;
     struct measure_options measure;
-    bool asks;       /* questions, which recall of text answers. No option */
+    enum session_pairs pairs; /* whether the task reads the full cache, too. No option */
+    bool asks;                /* questions, which recall of text answers. No option */
     int64_t longest; /* tokens of the longest text that the task reads; 0: not known. No option */
 };
 

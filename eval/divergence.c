@@ -355,6 +355,8 @@ static pith_status task_make(struct task *t, pith_error *err)
         return status;
     size_t n_vocab = (size_t)info.n_vocab, n_ctx = (size_t)p->n_ctx;
     size_t n_step = LOGITS_BYTES / sizeof(float) / n_vocab;
+    if (t->setup->most_bytes > 0 && n_step > EVAL_BOUNDED_STEP)
+        n_step = EVAL_BOUNDED_STEP;
     n_step = n_step < 1 ? 1 : n_step > MAX_STEP ? MAX_STEP : n_step;
     t->n_vocab = info.n_vocab;
     t->n_step = (int32_t)(n_step > n_ctx ? n_ctx : n_step);

@@ -22,6 +22,8 @@ struct eval_setup {
     pith_engine_params engine; /* of the measured run; its policy is what is measured */
     uint64_t seed;             /* of everything that a task draws */
     bool chat;                 /* prompts go through the model's chat template */
+    int64_t most_bytes;        /* of KV memory of all engines of a task, where it sizes them itself;
+                                  0: as it needs */
     bool keep_text;            /* rows carry prompt and answer texts */
     eval_progress_fn *progress; /* may be NULL */
     void *progress_user;
@@ -97,8 +99,16 @@ void eval_answer_free(struct eval_answer *a);
 /* Adds the cost of other items; of memory the most counts. Texts and reasons stay as they are. */
 void eval_add_cost(struct eval_answer *sum, const struct eval_answer *cost);
 
+/* Rows of logits that divergence holds where setup->most_bytes bounds memory. */
+#define EVAL_BOUNDED_STEP 16
+
 /* The engine of a running task and its totals. */
 struct eval_run; /* run.c */
+
+/* Sequences of n_token tokens, at most n_seq, that fit setup->most_bytes together with as many in an
+   engine of the params beside (NULL: there is none). At least one. */
+int32_t eval_seqs_that_fit(const struct eval_setup *setup, const pith_engine_params *beside,
+                           int32_t n_token, int32_t n_seq);
 
 /* KV memory for n_seq sequences of n_token tokens, as the policy leaves them, where the params do
    not say otherwise. */

@@ -408,7 +408,9 @@ static pith_status open_cache(struct cache *c, int32_t n_token, int32_t n_ask, p
         status = pith_kv_estimate(c->setup.model, p, eval_is_full(p) ? n_ask : n_token, &fork, err);
     if (status != PITH_OK)
         return status;
-    int64_t n = fork > 0 ? (SIDE_BYTES - one) / (2 * fork) : FACTS_OF_TEXT;
+    int64_t most = c->setup.most_bytes;
+    most = most > 0 && most < SIDE_BYTES ? most : SIDE_BYTES;
+    int64_t n = fork > 0 ? (most - one) / (2 * fork) : FACTS_OF_TEXT;
     c->n_side = sized || n < 1 ? 1 : n < FACTS_OF_TEXT ? (int32_t)n : FACTS_OF_TEXT;
     if (!sized)
         p->kv_bytes = one + 2 * c->n_side * fork;

@@ -174,6 +174,7 @@ pith_status eval_run_create_many(const struct eval_setup *setup, int32_t n_token
                                  int32_t n_parallel, struct eval_run **out, pith_error *err)
 {
     struct eval_setup many = *setup;
-    pith_status status = eval_size_memory(many.model, n_token, n_parallel, &many.engine, err);
+    int32_t n = eval_seqs_that_fit(setup, NULL, n_token, n_parallel);
+    pith_status status = eval_size_memory(many.model, n_token, n, &many.engine, err);
     return status == PITH_OK ? eval_run_create(&many, 0, out, err) : status;
 }

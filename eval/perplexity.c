@@ -61,7 +61,9 @@ static pith_status task_make(struct task *t, pith_error *err)
                                   &t->chunks, err);
     if (status != PITH_OK)
         return status;
-    t->n_seq = eval_reader_side_by_side(&t->chunks, p->n_batch);
+    pith_engine_params full = eval_full_params(&t->setup->engine, p->reference_type);
+    t->n_seq = eval_seqs_that_fit(t->setup, p->paired ? &full : NULL, t->chunks.n_ctx,
+                                  eval_reader_side_by_side(&t->chunks, p->n_batch));
     t->rows = json_array();
     if (t->rows == NULL)
         return eval_fail(err, PITH_NOMEM, "no memory for the figures of chunks");

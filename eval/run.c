@@ -45,6 +45,19 @@ pith_status eval_size_memory(const pith_model *model, int32_t n_token, int32_t n
     return PITH_OK;
 }
 
+int32_t eval_seqs_that_fit(const struct eval_setup *setup, const pith_engine_params *beside,
+                           int32_t n_token, int32_t n_seq)
+{
+    int64_t one, other = 0;
+    if (setup->most_bytes == 0 ||
+        pith_kv_estimate(setup->model, &setup->engine, n_token, &one, NULL) != PITH_OK ||
+        (beside != NULL &&
+         pith_kv_estimate(setup->model, beside, n_token, &other, NULL) != PITH_OK))
+        return n_seq;
+    int64_t n = one + other > 0 ? setup->most_bytes / (one + other) : n_seq;
+    return n < 1 ? 1 : n < n_seq ? (int32_t)n : n_seq;
+}
+
 pith_status eval_run_create(const struct eval_setup *setup, int32_t n_token, struct eval_run **out,
                             pith_error *err)
 {

@@ -1,7 +1,8 @@
 /*
- * processors.c - processors by the mask of the process and by the limits of control groups, of
- * version 2 (cpu.max) and 1 (cpu.cfs_quota_us). It keeps nothing. A limit that cannot be read is
- * none.
+ * processors.c - processors by the mask of the process, and free memory by what the system has and
+ * by the limits of the process. Both are bounded by control groups, of version 2 (cpu.max,
+ * memory.max, memory.high) and 1 (cpu.cfs_quota_us, memory.limit_in_bytes). It keeps nothing. A
+ * limit that cannot be read is none.
  */
 #define _GNU_SOURCE
 #include "base/processors.h"
@@ -10,9 +11,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #define MAX_PATH 4096
+#define GROUPS "/sys/fs/cgroup"
+#define GROUPS_OF_SELF "/proc/self/cgroup"
 
 /* The first line of root/middle/path/name in line; false where there is none. */
 static bool read_line(const char *root, const char *middle, const char *path, const char *name,
@@ -50,7 +54,7 @@ static bool read_quota(const char *root, const char *path, bool v2, int64_t *quo
 
 /* The limits of a group and of those around it. In a container the group's path may be that of the
    host, where nothing is: what counts then stands at the root. */
-static int32_t least_of(const char *root, char *path, bool v2)
+static int64_t least_processors(const char *root, char *path, bool v2)
 {
     int64_t least = INT32_MAX, quota, period;
     for (;;) {
@@ -58,27 +62,90 @@ static int32_t least_of(const char *root, char *path, bool v2)
             least = pi_min(least, pi_max(1, (quota + period / 2) / period));
         char *last = strrchr(path, '/');
         if (last == NULL)
-            return (int32_t)least;
+            return least;
         *last = '\0';
     }
 }
 
-/* Whether a list, as "cpu,cpuacct", that ends before `end` has the controller of processors. */
-static bool names_cpu(const char *list, const char *end)
+/* The text behind a name, blanks and a colon in a file of the system; false: there is none. */
+static bool read_value(const char *path, const char *name, char *out, size_t cap)
 {
+    FILE *f = fopen(path, "re");
+    char line[256];
+    bool found = false;
+    while (f != NULL && !found && fgets(line, sizeof(line), f) != NULL) {
+        found = strncmp(line, name, strlen(name)) == 0;
+        if (found) {
+            char *text = line + strlen(name);
+            text += strspn(text, " \t:");
+            text[strcspn(text, "\n")] = '\0';
+            snprintf(out, cap, "%s", text);
+        }
+    }
+    if (f != NULL)
+        fclose(f);
+    return found;
+}
+
+/* Bytes that a group leaves between its limit and what it uses. Cached files that nobody has read
+   of late count as free: the system drops them first. */
+static int64_t read_left(const char *root, const char *path, bool v2)
+{
+    static const char *const limit[2][2] = {{"memory.limit_in_bytes", ""},
+                                            {"memory.max", "memory.high"}};
+    const char *middle = v2 ? "" : "/memory";
+    char line[64], *end;
+    int64_t most = INT64_MAX, used, files = 0;
+    for (int i = 0; i < 2; i++) {
+        if (limit[v2][i][0] == '\0' || !read_line(root, middle, path, limit[v2][i], line))
+            continue;
+        int64_t bytes = strtoll(line, &end, 10); /* "max" is no number */
+        most = end > line && bytes >= 0 ? pi_min(most, bytes) : most;
+    }
+    const char *usage = v2 ? "memory.current" : "memory.usage_in_bytes";
+    if (most == INT64_MAX || !read_line(root, middle, path, usage, line))
+        return INT64_MAX;
+    used = strtoll(line, NULL, 10);
+    char stat[MAX_PATH + 128];
+    int n = snprintf(stat, sizeof(stat), "%s%s%s/memory.stat", root, middle, path);
+    if (n > 0 && (size_t)n < sizeof(stat) &&
+        read_value(stat, v2 ? "inactive_file " : "total_inactive_file ", line, sizeof(line)))
+        files = strtoll(line, NULL, 10);
+    return pi_max(0, most - pi_max(0, used - files));
+}
+
+/* What a group and those around it leave. */
+static int64_t least_left(const char *root, char *path, bool v2)
+{
+    int64_t least = INT64_MAX;
+    for (;;) {
+        least = pi_min(least, read_left(root, path, v2));
+        char *last = strrchr(path, '/');
+        if (last == NULL)
+            return least;
+        *last = '\0';
+    }
+}
+
+/* Whether a list, as "cpu,cpuacct", that ends before `end` has the controller. */
+static bool names(const char *list, const char *end, const char *controller)
+{
+    size_t n = strlen(controller);
     for (; list < end; list += strcspn(list, ",:") + 1)
-        if (strncmp(list, "cpu,", 4) == 0 || strncmp(list, "cpu:", 4) == 0)
+        if (strncmp(list, controller, n) == 0 && (list[n] == ',' || list[n] == ':'))
             return true;
     return false;
 }
 
-int32_t pi_processors_of_groups(const char *root, const char *self)
+/* The least of what the groups of a process say of a controller, and those around them. */
+static int64_t least_of_groups(const char *root, const char *self, const char *controller,
+                               int64_t (*of)(const char *root, char *path, bool v2))
 {
     char line[MAX_PATH];
-    int64_t least = INT32_MAX;
+    int64_t least = INT64_MAX;
     FILE *f = fopen(self, "re");
     if (f == NULL)
-        return INT32_MAX;
+        return least;
     /* "0::/path" of version 2, "NUMBER:cpu,cpuacct:/path" of version 1. */
     while (fgets(line, sizeof(line), f) != NULL) {
         char *list = strchr(line, ':'), *path = list != NULL ? strchr(list + 1, ':') : NULL;
@@ -86,11 +153,21 @@ int32_t pi_processors_of_groups(const char *root, const char *self)
             continue;
         path[strcspn(path, "\n")] = '\0';
         bool v2 = path == list + 1;
-        if (v2 || names_cpu(list + 1, path))
-            least = pi_min(least, least_of(root, path + 1, v2));
+        if (v2 || names(list + 1, path, controller))
+            least = pi_min(least, of(root, path + 1, v2));
     }
     fclose(f);
-    return (int32_t)least;
+    return least;
+}
+
+int32_t pi_processors_of_groups(const char *root, const char *self)
+{
+    return (int32_t)pi_min(INT32_MAX, least_of_groups(root, self, "cpu", least_processors));
+}
+
+int64_t pi_memory_of_groups(const char *root, const char *self)
+{
+    return least_of_groups(root, self, "memory", least_left);
 }
 
 static int32_t processors_of_mask(void)
@@ -105,31 +182,11 @@ static int32_t processors_of_mask(void)
 
 int32_t pi_processors(void)
 {
-    int32_t n = pi_processors_of_groups("/sys/fs/cgroup", "/proc/self/cgroup");
+    int32_t n = pi_processors_of_groups(GROUPS, GROUPS_OF_SELF);
     return (int32_t)pi_min(n, processors_of_mask());
 }
 
 /* ---- the machine ---- */
-
-/* The text behind a name and its colon in a file of the system; false: there is none. */
-static bool read_value(const char *path, const char *name, char *out, size_t cap)
-{
-    FILE *f = fopen(path, "re");
-    char line[256];
-    bool found = false;
-    while (f != NULL && !found && fgets(line, sizeof(line), f) != NULL) {
-        char *colon = strchr(line, ':');
-        found = strncmp(line, name, strlen(name)) == 0 && colon != NULL;
-        if (found) {
-            colon += 1 + strspn(colon + 1, " \t");
-            colon[strcspn(colon, "\n")] = '\0';
-            snprintf(out, cap, "%s", colon);
-        }
-    }
-    if (f != NULL)
-        fclose(f);
-    return found;
-}
 
 void pi_processor_name(char *out, size_t cap)
 {
@@ -143,10 +200,26 @@ static int64_t read_kib(const char *path, const char *name)
     return read_value(path, name, text, sizeof(text)) ? strtoll(text, NULL, 10) * 1024 : -1;
 }
 
+/* What a limit of the process leaves (ulimit -v, -d). */
+static int64_t left_of_process(int limit, const char *used)
+{
+    struct rlimit most;
+    int64_t bytes = read_kib("/proc/self/status", used);
+    if (bytes < 0 || getrlimit(limit, &most) != 0 || most.rlim_cur == RLIM_INFINITY ||
+        most.rlim_cur > (rlim_t)INT64_MAX)
+        return INT64_MAX;
+    return pi_max(0, (int64_t)most.rlim_cur - bytes);
+}
+
 void pi_memory_size(int64_t *total, int64_t *unused)
 {
     *total = read_kib("/proc/meminfo", "MemTotal:");
     *unused = read_kib("/proc/meminfo", "MemAvailable:");
+    int64_t least = pi_memory_of_groups(GROUPS, GROUPS_OF_SELF);
+    least = pi_min(least, left_of_process(RLIMIT_AS, "VmSize:"));
+    least = pi_min(least, left_of_process(RLIMIT_DATA, "VmData:"));
+    if (least < INT64_MAX)
+        *unused = *unused < 0 ? least : pi_min(*unused, least);
 }
 
 void pi_memory_resident(int64_t *own, int64_t *of_files)

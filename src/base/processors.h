@@ -13,10 +13,14 @@ int32_t pi_processors(void);
    their file system is mounted, self the list of the groups of a process. */
 int32_t pi_processors_of_groups(const char *root, const char *self);
 
+/* Bytes that control groups leave between their limits and what they use; INT64_MAX: no limit. */
+int64_t pi_memory_of_groups(const char *root, const char *self);
+
 /* The system's name of its processors, cut off at cap; else "this machine's processor". */
 void pi_processor_name(char *out, size_t cap);
-/* Bytes of the machine's memory, and those that it could give now without swapping; -1: the system
-   does not say. */
+/* Bytes of the machine's memory, and those that this process could have now without swapping; -1:
+   the system does not say. The second is the least of what is available, of what control groups
+   leave, and of what the limits of the process leave (ulimit -v, -d). */
 void pi_memory_size(int64_t *total, int64_t *unused);
 /* Bytes of this process that are in memory: its own, and pages of files; -1: the system does not
    say. */

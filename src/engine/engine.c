@@ -10,6 +10,7 @@
 #include "base/ranks.h"
 #include "base/threads.h"
 #include "engine/over_ranks.h"
+#include "engine/sampler.h"
 #include "engine/split.h"
 #include "model/delta.h"
 #include "pith/plan.h"
@@ -270,6 +271,22 @@ pith_status pith_process_bytes(const pith_model *model, const pith_engine_params
     return PITH_OK;
 }
 
+/* Beside its row and its sampler: the end of its text, stop strings, and what callers know of it. */
+#define ANSWER_EXTRA ((int64_t)16 << 10)
+
+pith_status pith_answers_bytes(const pith_model *model, const pith_sample_params *sample,
+                               int32_t n_answer, int32_t n_draft, int64_t *bytes, pith_error *err)
+{
+    const int64_t row = (int64_t)model->hp.n_vocab * (int64_t)sizeof(float);
+    int64_t changes = sample == NULL || pi_sampler_changes(sample); /* one, whoever chooses */
+    int64_t in_pass = pi_min(pi_batch_rows(model, true, PI_PASS_LOGITS), pi_max(n_answer, n_draft));
+    PI_TRY(pi_check_range("n_answer", n_answer, 0, INT32_MAX, err));
+    PI_TRY(pi_check_range("n_draft", n_draft, 0, INT32_MAX, err));
+    int64_t one = row + pi_sampler_bytes(sample, model->hp.n_vocab) + ANSWER_EXTRA;
+    *bytes = n_answer * one + (n_draft + pi_max(0, in_pass - 1) + changes) * row;
+    return PITH_OK;
+}
+
 static void describe_stage(const pith_model *model, const struct pi_stage *stage,
                            pith_stage_info *out)
 {
@@ -380,6 +397,10 @@ pith_status pith_engine_create(const pith_model *model, const pith_engine_params
         status = open_verbs(e, &plan, params, err);
     if (status == PITH_OK)
         status = pi_batch_create(e, err);
+    /* None of its pages is touched before a sampler changes logits. */
+    e->sample_row = pi_mem_alloc_n(PI_MEM_SCRATCH, (size_t)model->hp.n_vocab, sizeof(float));
+    if (status == PITH_OK && e->sample_row == NULL)
+        status = pi_fail(err, PITH_NOMEM, "no memory for a row of logits");
     status = pi_ranks_agree(status, err);
     if (status != PITH_OK) {
         pith_engine_free(e);
@@ -393,6 +414,7 @@ void pi_engine_destroy(struct pith_engine *e)
 {
     pi_batch_free(e);
     pi_mem_free(e->advance.state);
+    pi_mem_free(e->sample_row);
     pi_pass_free(e->pass);
     kv_cache_free(e->kv);
     pi_verbs_close(e); /* pass and cache borrowed from them */

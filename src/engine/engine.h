@@ -28,6 +28,7 @@ struct pith_engine {
     struct pi_stages stages;        /* the pass's */
     struct pith_seq *first;         /* all sequences, for the account of memory */
     int64_t memory_bytes;           /* of all that grows with them; 0: nothing was said */
+    float *sample_row;              /* [n_vocab] scratch of the sampler that chooses; owned */
     int32_t chunk;
     int32_t n_thread;
     int32_t n_worker; /* threads of rounds and recalls (pi_account_workers) */

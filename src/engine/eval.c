@@ -151,7 +151,7 @@ static pith_status emit_logits(struct pith_engine *e, const pith_batch_item *ite
                                pith_error *err)
 {
     int32_t row = 0, n = 0;
-    int32_t max = (int32_t)pi_min(PI_PASS_LOGITS, e->chunk);
+    int32_t max = pi_batch_rows(e->model, pi_pass_device(e->pass)->in_host, e->chunk);
     for (int32_t p = 0; p < n_pass; p++) {
         const struct pi_pass_item *part = &e->batch.part[p];
         const pith_batch_item *item = &items[e->batch.item_of[p]];
@@ -382,14 +382,25 @@ static void finish_item(const pith_batch_item *item, struct pi_item_state *state
         kv_seq_trim(seq->memory.kv);
 }
 
+/* Rows that are always computed together, and bytes beyond which no more are. */
+#define ROWS_LEAST 16
+#define ROWS_BYTES ((int64_t)16 << 20)
+
+int32_t pi_batch_rows(const struct pith_model *model, bool in_host, int32_t chunk)
+{
+    int64_t fit = ROWS_BYTES / ((int64_t)model->hp.n_vocab * (int64_t)sizeof(float));
+    int64_t n = in_host ? pi_min(PI_PASS_LOGITS, pi_max(ROWS_LEAST, fit)) : PI_PASS_LOGITS;
+    return (int32_t)pi_min(n, chunk);
+}
+
 pith_status pi_batch_create(struct pith_engine *e, pith_error *err)
 {
     struct pi_batch *b = &e->batch;
     size_t n = (size_t)e->chunk, n_vocab = (size_t)e->model->hp.n_vocab;
     b->part = pi_mem_alloc_n(PI_MEM_SCRATCH, n, sizeof(*b->part));
     b->item_of = pi_mem_alloc_n(PI_MEM_SCRATCH, n, sizeof(*b->item_of));
-    b->logits =
-        pi_mem_alloc_n(PI_MEM_SCRATCH, pi_min(PI_PASS_LOGITS, e->chunk) * n_vocab, sizeof(float));
+    b->logits = pi_mem_alloc_n(PI_MEM_SCRATCH, (size_t)pi_min(PI_PASS_LOGITS, e->chunk) * n_vocab,
+                               sizeof(float));
     return b->part != NULL && b->item_of != NULL && b->logits != NULL
                ? PITH_OK
                : pi_fail(err, PITH_NOMEM, "no memory for the engine's scratch");

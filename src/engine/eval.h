@@ -44,13 +44,17 @@ struct pi_batch {
     int32_t *item_of;            /* [chunk] item of the batch that a part comes from */
     struct pi_item_state *state; /* [n_state] per item of the running batch */
     int32_t n_state;
-    float *logits;                    /* [PI_PASS_LOGITS][n_vocab], at most chunk rows */
+    float *logits;                    /* [pi_batch_rows][n_vocab] */
     int32_t rows[PI_PASS_LOGITS];     /* row of the pass, per row of logits */
     int32_t row_item[PI_PASS_LOGITS]; /* item of the batch */
     int32_t row_pos[PI_PASS_LOGITS];  /* position */
     /* Tokens that a cancelled evaluation has read stay in the sequence; generate.c sets it. */
     bool keeps_read;
 };
+
+/* Rows of logits that are computed together, at most PI_PASS_LOGITS and the chunk. With a large
+   vocabulary they are fewer on the processor, which gains little from more. */
+int32_t pi_batch_rows(const struct pith_model *model, bool in_host, int32_t chunk);
 
 /* Room of the engine's chunk and vocabulary. NOMEM; any stage is freed by pi_batch_free. */
 pith_status pi_batch_create(struct pith_engine *e, pith_error *err);

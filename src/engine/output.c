@@ -9,7 +9,7 @@
 #include "engine/output.h"
 
 #include "base/mem.h"
-#include "engine/row.h"
+#include "engine/engine.h"
 #include "engine/sampler.h"
 #include "pith/inspect.h"
 
@@ -73,7 +73,7 @@ pith_status pi_output_init(struct pi_output *out, const pith_model *model,
     *out = (struct pi_output){.model = model, .params = params, .wants_text = wants_text};
     pith_sample_params sample = params->sample;
     sample.seed += seed;
-    PI_TRY(pith_sampler_create(&sample, info.n_vocab, &out->sampler, err));
+    PI_TRY(pi_sampler_create(&sample, info.n_vocab, &out->sampler, err));
     PI_TRY(pi_stop_init(&out->stop, params->stop, params->stop_len, params->n_stop, err));
     PI_TRY(find_stop_tokens(out, err));
     return grow_piece(out, PIECE_CAP, err);
@@ -166,7 +166,7 @@ static pith_status choose(struct pi_output *out, const struct pith_seq *seq, int
     if (pith_logits_check(out->model, logits, &why) != PITH_OK)
         return pi_fail(err, why.status, "token %d of the answer: %s", out->n_generated,
                        why.message);
-    *id = pith_sampler_sample(out->sampler, logits);
+    *id = pi_sampler_sample(out->sampler, logits, seq->engine->sample_row);
     return *id >= 0 ? PITH_OK
                     : pi_fail(err, pi_sampler_error(out->sampler)->status, "%s",
                               pi_sampler_error(out->sampler)->message);

@@ -298,13 +298,25 @@ static void add(char *line, size_t cap, const char *format, ...)
     va_end(args);
 }
 
-static void describe_loss(pith_plan *o, enum plan_way_id way)
+static bool is_exact(const char *type)
+{
+    return type == NULL || strcmp(type, "f16") == 0 || strcmp(type, "f32") == 0;
+}
+
+/* Whether what was named beside the bytes leaves every entry as it is. */
+static bool names_nothing_lossy(const pith_engine_params *given)
+{
+    return is_exact(given->type_k) && is_exact(given->type_v) && !is_given(given->keep) &&
+           !is_given(given->read) && !is_given(given->share);
+}
+
+static void describe_loss(pith_plan *o, const pith_engine_params *given, enum plan_way_id way)
 {
     char *line = o->line;
     size_t cap = sizeof(o->line);
     bool facts = o->facts >= 0.0f, rise = !isnan(o->perplexity);
     o->loss[0] = '\0';
-    if (way == PLAN_F16) {
+    if (way == PLAN_F16 && names_nothing_lossy(given)) {
         add(o->loss, sizeof(o->loss), "nothing");
         add(line, cap, "; nothing is lost");
         return;
@@ -347,7 +359,7 @@ static void describe(const struct search *s, enum plan_way_id way)
         add(line, cap, ", recall %.*s", (int)strcspn(recall, ":"), recall);
     if (o->chunk != 0 && o->chunk != s->chunk)
         add(line, cap, ", chunk %d", o->chunk);
-    describe_loss(o, way);
+    describe_loss(o, g, way);
 }
 
 /* ---- all of it ---- */

@@ -4,7 +4,7 @@
  * and sequences, and of a grammar only its state.
  *
  * Invariant: everything is sized at create; sampling allocates nothing but the states that a
- * grammar learns. The kept tokens are always the first of one order (higher logit, then lower id).
+ * grammar learns. A sampler of the usual params is small, as each answer of a server has one. The kept tokens are always the first of one order (higher logit, then lower id).
  * Top-p and min-p both cut that order short, so the cheaper may come first: min-p, by a threshold.
  *
  * PI_BEST tokens or fewer are summed and drawn from in that order. So a device that knows the best
@@ -19,6 +19,10 @@
 
 #define PENALTY_LAST_N_MAX (1 << 20) /* bounds the ring; -1 looks back at all without one */
 
+/* In windows up to this length occurrences are counted when they are asked for. Longer ones have
+   numbers for the whole vocabulary. */
+#define WINDOW_COUNTED 128
+
 struct candidate {
     float logit;
     int32_t id;
@@ -29,9 +33,11 @@ struct pith_sampler {
     int32_t n_vocab;
     struct pi_rng rng;
     pith_logit_bias *bias;  /* [n_bias], owned */
-    float *row;             /* [n_vocab] logits after bias and penalties, owned */
-    struct candidate *kept; /* [n_vocab], owned */
-    int32_t *count;         /* [n_vocab] occurrences in the window; NULL without penalties, owned */
+    float *own;             /* [n_vocab] logits after bias and penalties; NULL: the caller
+                               lends one, or none is needed; owned */
+    struct candidate *kept; /* [n_kept], owned */
+    int32_t *count;         /* [n_vocab] occurrences in the window; NULL: the window is counted, or
+                               there are no penalties; owned */
     int32_t *ring;          /* [penalty_last_n] the window; NULL when it has no end, owned */
     int32_t ring_at;        /* slot of the oldest token once the ring is full */
     int32_t ring_len;
@@ -103,6 +109,41 @@ static pith_status check_params(const pith_sample_params *p, int32_t n_vocab, pi
     return PITH_OK;
 }
 
+static bool has_counts(const pith_sample_params *p)
+{
+    return penalties_on(p) && (p->penalty_last_n < 0 || p->penalty_last_n > WINDOW_COUNTED);
+}
+
+static int32_t n_top_of(const pith_sample_params *p, int32_t n_vocab)
+{
+    return p->top_k > 0 && p->top_k < n_vocab ? p->top_k : n_vocab;
+}
+
+/* Candidates at once: those of top-k, and those that a device knows. Without draws there are none
+   of the first. */
+static int32_t n_kept(const pith_sample_params *p, int32_t n_vocab)
+{
+    int32_t n = p->temperature > 0.0f ? n_top_of(p, n_vocab) : 1;
+    return (int32_t)pi_max(n, pi_min(PI_BEST, n_vocab));
+}
+
+bool pi_sampler_changes(const pith_sample_params *p)
+{
+    return p->n_bias > 0 || p->grammar != NULL || penalties_on(p);
+}
+
+int64_t pi_sampler_bytes(const pith_sample_params *params, int32_t n_vocab)
+{
+    pith_sample_params p;
+    pith_sample_params_default(&p);
+    if (params != NULL)
+        p = *params;
+    int64_t bytes = (int64_t)n_kept(&p, n_vocab) * (int64_t)sizeof(struct candidate);
+    bytes += has_counts(&p) ? (int64_t)n_vocab * (int64_t)sizeof(int32_t) : 0;
+    bytes += p.grammar != NULL ? (n_vocab + 7) / 8 : 0;
+    return bytes + (int64_t)sizeof(struct pith_sampler);
+}
+
 static pith_status add_grammar(pith_sampler *s, pith_error *err)
 {
     size_t n_word = ((size_t)s->n_vocab + 63) / 64;
@@ -117,8 +158,8 @@ static pith_status add_grammar(pith_sampler *s, pith_error *err)
     return pith_grammar_state_create(s->params.grammar, &s->grammar, err);
 }
 
-pith_status pith_sampler_create(const pith_sample_params *params, int32_t n_vocab,
-                                pith_sampler **out, pith_error *err)
+pith_status pi_sampler_create(const pith_sample_params *params, int32_t n_vocab, pith_sampler **out,
+                              pith_error *err)
 {
     pith_sample_params p;
     pith_sample_params_default(&p);
@@ -132,23 +173,22 @@ pith_status pith_sampler_create(const pith_sample_params *params, int32_t n_voca
     s->params = p;
     s->n_vocab = n_vocab;
     pi_rng_seed(&s->rng, p.seed, 0);
-    s->row = pi_mem_alloc_n(PI_MEM_OTHER, (size_t)n_vocab, sizeof(*s->row));
-    s->kept = pi_mem_alloc_n(PI_MEM_OTHER, (size_t)n_vocab, sizeof(*s->kept));
+    s->kept = pi_mem_alloc_n(PI_MEM_OTHER, (size_t)n_kept(&p, n_vocab), sizeof(*s->kept));
     s->bias = pi_mem_alloc_n(PI_MEM_OTHER, (size_t)p.n_bias, sizeof(*s->bias));
-    if (s->row == NULL || s->kept == NULL || s->bias == NULL)
+    if (s->kept == NULL || s->bias == NULL)
         goto fail;
     if (p.n_bias > 0)
         memcpy(s->bias, p.bias, (size_t)p.n_bias * sizeof(*s->bias));
     s->params.bias = s->bias;
-    if (penalties_on(&p)) {
+    if (penalties_on(&p) && p.penalty_last_n > 0) {
+        s->ring = pi_mem_alloc_n(PI_MEM_OTHER, (size_t)p.penalty_last_n, sizeof(*s->ring));
+        if (s->ring == NULL)
+            goto fail;
+    }
+    if (has_counts(&p)) {
         s->count = pi_mem_alloc_n(PI_MEM_OTHER, (size_t)n_vocab, sizeof(*s->count));
         if (s->count == NULL)
             goto fail;
-        if (p.penalty_last_n > 0) {
-            s->ring = pi_mem_alloc_n(PI_MEM_OTHER, (size_t)p.penalty_last_n, sizeof(*s->ring));
-            if (s->ring == NULL)
-                goto fail;
-        }
     }
     pith_status status = add_grammar(s, err);
     if (status == PITH_OK)
@@ -161,11 +201,27 @@ fail:
     return pi_fail(err, PITH_NOMEM, "no memory for a sampler of %d tokens", n_vocab);
 }
 
+pith_status pith_sampler_create(const pith_sample_params *params, int32_t n_vocab,
+                                pith_sampler **out, pith_error *err)
+{
+    pith_sampler *s;
+    PI_TRY(pi_sampler_create(params, n_vocab, &s, err));
+    if (pi_sampler_changes(&s->params)) {
+        s->own = pi_mem_alloc_n(PI_MEM_OTHER, (size_t)n_vocab, sizeof(*s->own));
+        if (s->own == NULL) {
+            pith_sampler_free(s);
+            return pi_fail(err, PITH_NOMEM, "no memory for a sampler of %d tokens", n_vocab);
+        }
+    }
+    *out = s;
+    return PITH_OK;
+}
+
 void pith_sampler_free(pith_sampler *sampler)
 {
     if (sampler == NULL)
         return;
-    pi_mem_free(sampler->row);
+    pi_mem_free(sampler->own);
     pi_mem_free(sampler->kept);
     pi_mem_free(sampler->bias);
     pi_mem_free(sampler->count);
@@ -185,15 +241,16 @@ void pith_sampler_accept(pith_sampler *sampler, int32_t token)
     s->sampled = false;
     if (s->grammar != NULL && s->answers && s->error.status == PITH_OK)
         pith_grammar_state_accept(s->grammar, token, &s->error);
-    if (s->count == NULL || token < 0 || token >= s->n_vocab)
+    if (token < 0 || token >= s->n_vocab)
         return;
-    s->count[token]++;
+    if (s->count != NULL)
+        s->count[token]++;
     if (s->ring == NULL)
         return;
-    if (s->ring_len == s->params.penalty_last_n)
-        s->count[s->ring[s->ring_at]]--;
-    else
+    if (s->ring_len < s->params.penalty_last_n)
         s->ring_len++;
+    else if (s->count != NULL)
+        s->count[s->ring[s->ring_at]]--;
     s->ring[s->ring_at] = token;
     s->ring_at = (s->ring_at + 1) % s->params.penalty_last_n;
 }
@@ -207,16 +264,33 @@ static float penalised(float logit, int32_t count, const pith_sample_params *p)
     return logit - ((float)count * p->frequency_penalty + p->presence_penalty);
 }
 
-static void fill_row(pith_sampler *s, const float *logits)
+/* Occurrences in the first n tokens of the ring. */
+static int32_t count_in_ring(const pith_sampler *s, int32_t token, int32_t n)
 {
-    memcpy(s->row, logits, (size_t)s->n_vocab * sizeof(*s->row));
+    int32_t count = 0;
+    for (int32_t i = 0; i < n; i++)
+        count += s->ring[i] == token;
+    return count;
+}
+
+static int32_t count_of(const pith_sampler *s, int32_t token)
+{
+    return s->count != NULL ? s->count[token] : count_in_ring(s, token, s->ring_len);
+}
+
+static void fill_row(const pith_sampler *s, const float *logits, float *row)
+{
+    memcpy(row, logits, (size_t)s->n_vocab * sizeof(*row));
     for (int32_t i = 0; i < s->params.n_bias; i++)
-        s->row[s->bias[i].token] += s->bias[i].bias;
-    if (s->count == NULL)
-        return;
-    for (int32_t i = 0; i < s->n_vocab; i++)
+        row[s->bias[i].token] += s->bias[i].bias;
+    for (int32_t i = 0; s->count != NULL && i < s->n_vocab; i++)
         if (s->count[i] > 0)
-            s->row[i] = penalised(s->row[i], s->count[i], &s->params);
+            row[i] = penalised(row[i], s->count[i], &s->params);
+    for (int32_t i = 0; s->count == NULL && i < s->ring_len; i++) {
+        int32_t token = s->ring[i];
+        if (count_in_ring(s, token, i) == 0)
+            row[token] = penalised(row[token], count_of(s, token), &s->params);
+    }
 }
 
 /* The greatest logit's id, the lowest of equals; 0 when every logit is NaN. */
@@ -358,7 +432,7 @@ static int32_t draw(pith_sampler *s, int32_t first, int32_t n, float max)
 
 static int32_t n_top(const pith_sampler *s)
 {
-    return s->params.top_k > 0 && s->params.top_k < s->n_vocab ? s->params.top_k : s->n_vocab;
+    return n_top_of(&s->params, s->n_vocab);
 }
 
 /* The greatest is chosen without a draw. An infinite bias leaves nothing to draw from: it forces
@@ -389,24 +463,23 @@ static int32_t choose_kept(pith_sampler *s, int32_t n, float max, bool sorted)
     return draw(s, first, n - first, max);
 }
 
-/* Chooses from the row. */
-static int32_t choose(pith_sampler *s)
+static int32_t choose(pith_sampler *s, const float *row)
 {
-    int32_t best = greatest(s->row, s->n_vocab);
-    float max = s->row[best];
+    int32_t best = greatest(row, s->n_vocab);
+    float max = row[best];
     if (is_settled(s, best, max))
         return best;
-    return choose_kept(s, keep_top_k(s->row, s->n_vocab, n_top(s), s->kept), max, false);
+    return choose_kept(s, keep_top_k(row, s->n_vocab, n_top(s), s->kept), max, false);
 }
 
 /* ---- with a grammar ---- */
 
-static void forbid(pith_sampler *s)
+static void forbid(const pith_sampler *s, float *of)
 {
     for (int32_t i = 0; i < s->n_vocab; i += 64) {
         uint64_t word = s->allowed[i / 64];
         int32_t n = s->n_vocab - i < 64 ? s->n_vocab - i : 64;
-        float *row = s->row + i;
+        float *row = of + i;
         for (int32_t k = 0; word != UINT64_MAX && k < n; k++)
             row[k] = (word >> k & 1) != 0 ? row[k] : -INFINITY;
     }
@@ -418,31 +491,38 @@ static bool is_refused(pith_sampler *s, int32_t id)
     return pi_grammar_state_is_free(s->grammar) && !pi_grammar_state_allows(s->grammar, id);
 }
 
-static int32_t choose_allowed(pith_sampler *s)
+static int32_t choose_allowed(pith_sampler *s, float *row)
 {
     if (s->error.status == PITH_OK)
         pith_grammar_state_mask(s->grammar, s->allowed, &s->error);
     if (s->error.status != PITH_OK)
         return -1;
-    forbid(s);
+    forbid(s, row);
     for (;;) {
-        int32_t id = choose(s);
-        if (s->row[id] == -INFINITY || isnan(s->row[id])) {
+        int32_t id = choose(s, row);
+        if (row[id] == -INFINITY || isnan(row[id])) {
             pi_fail(&s->error, PITH_INVALID, "grammar: no token of the vocabulary is allowed here");
             return -1;
         }
         if (!is_refused(s, id))
             return id;
-        s->row[id] = -INFINITY;
+        row[id] = -INFINITY;
     }
+}
+
+int32_t pi_sampler_sample(pith_sampler *sampler, const float *logits, float *row)
+{
+    sampler->answers = true;
+    sampler->sampled = true;
+    if (!pi_sampler_changes(&sampler->params))
+        return choose(sampler, logits);
+    fill_row(sampler, logits, row);
+    return sampler->grammar != NULL ? choose_allowed(sampler, row) : choose(sampler, row);
 }
 
 int32_t pith_sampler_sample(pith_sampler *sampler, const float *logits)
 {
-    sampler->answers = true;
-    sampler->sampled = true;
-    fill_row(sampler, logits);
-    return sampler->grammar != NULL ? choose_allowed(sampler) : choose(sampler);
+    return pi_sampler_sample(sampler, logits, sampler->own);
 }
 
 /* ---- from the best tokens of a row ---- */
@@ -453,8 +533,9 @@ static bool can_take_best(const pith_sampler *s)
 {
     const pith_sample_params *p = &s->params;
     return p->n_bias == 0 && s->grammar == NULL &&
-           (s->count == NULL || (p->repeat_penalty >= 1.0f && p->presence_penalty >= 0.0f &&
-                                 p->frequency_penalty >= 0.0f));
+           ((s->count == NULL && s->ring == NULL) ||
+            (p->repeat_penalty >= 1.0f && p->presence_penalty >= 0.0f &&
+             p->frequency_penalty >= 0.0f));
 }
 
 /* How many of the best stand at the beginning of the row's order for certain. Others of the row
@@ -463,7 +544,7 @@ static int32_t take_best(pith_sampler *s, const struct pi_best *best)
 {
     int32_t n = 0;
     for (int32_t i = 0; i < best->n; i++) {
-        int32_t id = best->id[i], count = s->count != NULL ? s->count[id] : 0;
+        int32_t id = best->id[i], count = count_of(s, id);
         float logit = best->logit[i];
         s->kept[i] =
             (struct candidate){count > 0 ? penalised(logit, count, &s->params) : logit, id};

@@ -8,6 +8,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -310,6 +311,91 @@ TEST(counts_processors_of_control_groups)
     }
     assert_int_equal(pi_processors_of_groups(folder, "/nowhere"), INT32_MAX);
     assert_true(pi_processors() >= 1);
+}
+
+/* Cached files that nobody reads are free, and the groups around one count, too. */
+TEST(counts_memory_that_control_groups_leave)
+{
+    static const struct {
+        const char *self;
+        const char *file[7][2];
+        int64_t expected;
+    } cases[] = {
+        {"0::/a/b\n",
+         {{"/a/b/memory.max", "1000\n"}, {"/a/b/memory.current", "700\n"}},
+         300},
+        {"0::/a/b\n",
+         {{"/a/b/memory.max", "1000\n"},
+          {"/a/b/memory.current", "700\n"},
+          {"/a/b/memory.stat", "anon 500\nfile 200\ninactive_file 150\nactive_file 50\n"}},
+         450},
+        {"0::/a/b\n",
+         {{"/a/b/memory.max", "1000\n"},
+          {"/a/b/memory.high", "800\n"},
+          {"/a/b/memory.current", "700\n"},
+          {"/a/memory.max", "2000\n"},
+          {"/a/memory.current", "1100\n"}},
+         100},
+        {"0::/a/b\n",
+         {{"/a/b/memory.max", "max\n"},
+          {"/a/b/memory.current", "700\n"},
+          {"/a/memory.max", "2000\n"},
+          {"/a/memory.current", "1950\n"}},
+         50},
+        {"0::/a\n", {{"/a/memory.max", "500\n"}, {"/a/memory.current", "700\n"}}, 0},
+        {"0::/a\n", {{"/a/memory.max", "max\n"}, {"/a/memory.current", "700\n"}}, INT64_MAX},
+        /* A container whose list has the paths of the host. */
+        {"0::/docker/01\n", {{"/memory.max", "900\n"}, {"/memory.current", "600\n"}}, 300},
+        {"4:memory:/m/n\n2:cpu,cpuacct:/g\n0::/\n",
+         {{"/memory/m/n/memory.limit_in_bytes", "9223372036854771712\n"},
+          {"/memory/m/n/memory.usage_in_bytes", "700\n"},
+          {"/memory/m/memory.limit_in_bytes", "1000\n"},
+          {"/memory/m/memory.usage_in_bytes", "800\n"},
+          {"/memory/m/memory.stat", "inactive_file 1\ntotal_inactive_file 300\n"}},
+         500},
+        {"0::/a\n", {{"/a/memory.max", "nonsense\n"}, {"/a/memory.current", "7\n"}}, INT64_MAX},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        char root[600], self[640];
+        snprintf(root, sizeof(root), "%s/memory%zu", folder, i);
+        snprintf(self, sizeof(self), "%s/self", root);
+        assert_int_equal(mkdir(root, 0700), 0);
+        write_file(root, "/self", cases[i].self);
+        for (size_t k = 0; k < 7 && cases[i].file[k][0] != NULL; k++)
+            write_file(root, cases[i].file[k][0], cases[i].file[k][1]);
+        int64_t n = pi_memory_of_groups(root, self);
+        if (n != cases[i].expected)
+            fail_msg("case %zu: %lld bytes, not %lld", i, (long long)n,
+                     (long long)cases[i].expected);
+    }
+    assert_true(pi_memory_of_groups(folder, "/nowhere") == INT64_MAX);
+}
+
+/* A limit that leaves a GiB of address space, in a process of its own. */
+TEST(counts_memory_that_the_limits_of_the_process_leave)
+{
+    int64_t total, before, after;
+    pi_memory_size(&total, &before);
+    if (TEST_STRIDE > 1 || before < (int64_t)2 << 30)
+        test_skip("a sanitizer takes address space of its own, or little memory is free");
+    pid_t child = fork();
+    if (child == 0) {
+        FILE *f = fopen("/proc/self/statm", "r");
+        unsigned long long pages = 0;
+        if (f == NULL || fscanf(f, "%llu", &pages) != 1)
+            _exit(2);
+        fclose(f);
+        struct rlimit most;
+        getrlimit(RLIMIT_AS, &most);
+        most.rlim_cur = (rlim_t)(pages * (unsigned long long)sysconf(_SC_PAGESIZE)) + (1u << 30);
+        setrlimit(RLIMIT_AS, &most);
+        pi_memory_size(&total, &after);
+        _exit(after <= (int64_t)1 << 30 && after > (int64_t)1 << 29 ? 0 : 1);
+    }
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
 }
 
 static void open_all(void)

@@ -396,7 +396,7 @@ TEST(run_ends_when_memory_is_full)
     assert_true(s.out_len > 0);
     expect_word(s.err, "ends at 16 tokens because");
     s = command(NULL, "run", ON_MODEL, "-p", PROMPT, "-c", "16", "--page", "16", NULL);
-    expect_failure(&s, 1, "do not fit the KV memory, which -c or --kv-memory size");
+    expect_failure(&s, 1, "do not fit the KV memory, which -c, --kv or --kv-memory size");
     assert_int_equal(s.out_len, 0);
 }
 

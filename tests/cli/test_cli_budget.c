@@ -130,6 +130,65 @@ TEST(a_size_is_the_whole_process)
     expect_word(s.err, "nothing is lost");
 }
 
+TEST(what_is_named_beside_it_may_lose_something)
+{
+    static const char *const named[][4] = {
+        {"--keep", "random:budget=25%", "--recall", "none"},
+        {"-ctk", "q8_0", "-ctv", "turbo2"},
+        {"--read", "quoka:budget=64", "--recall", "none"},
+    };
+    for (size_t i = 0; i < sizeof(named) / sizeof(named[0]); i++) {
+        struct said s = command(NULL, RUN, "--kv", "512MiB", named[i][0], named[i][1], named[i][2],
+                                named[i][3], NULL);
+        expect_status(&s, 0);
+        assert_null(strstr(s.err, "nothing is lost"));
+        expect_word(s.err, "what that costs was not measured");
+    }
+    struct said s = command(NULL, RUN, "--kv", "512MiB", "-ctk", "f16", "--keep", "none", NULL);
+    expect_status(&s, 0);
+    expect_word(s.err, "nothing is lost");
+}
+
+TEST(without_a_size_there_is_room_for_what_is_asked)
+{
+    static const char *const keeps[] = {"raas:budget=25%", "triattention:budget=25%"};
+    struct said s;
+    for (size_t i = 0; i < 2; i++) {
+        s = command(NULL, RUN, "--keep", keeps[i], NULL);
+        expect_status(&s, 0);
+    }
+    s = command(NULL, "bench", "-m", MODEL, "-t", "1", "-p", "0", "-n", "4", "-d", "300", "-np",
+                "4", "-r", "1", "--keep", "streaming:budget=25%", NULL);
+    expect_status(&s, 0);
+    s = command(NULL, "bench", "-m", MODEL, "-t", "1", "-p", "0", "-n", "4", "-d", "300", "-np",
+                "4", "-r", "1", "--kv", "25%", NULL);
+    expect_status(&s, 0);
+}
+
+/* The context of the tiny model has 4,096 tokens. */
+TEST(a_prompt_beyond_the_trained_context_is_planned_for)
+{
+    char path[128], text[16001] = "";
+    FILE *file = fopen(TEXT, "r");
+    size_t n = file != NULL ? fread(text, 1, sizeof(text) - 1, file) : 0;
+    assert_true(n > 4000);
+    fclose(file);
+    file = fopen(in_folder("long", path), "w");
+    assert_non_null(file);
+    for (size_t i = 0; i < 2 + 16000 / n; i++)
+        assert_int_equal(fwrite(text, 1, n, file), n);
+    fclose(file);
+    static const char *const values[] = {"200MiB", "60%"};
+    for (size_t i = 0; i < (TEST_STRIDE > 1 ? 1 : 2); i++) {
+        struct said s = command(NULL, "run", "-m", PITH_SOURCE_DIR "/models/pith-nano.gguf", "-t",
+                                "2", "-f", path, "-n", "2", "--no-chat", "--kv", values[i], NULL);
+        expect_status(&s, 0);
+        const char *of = strstr(s.err, "full f16 cache of ");
+        assert_non_null(of);
+        assert_in_range(atoi(of + strlen("full f16 cache of ")), 4097, 100000);
+    }
+}
+
 TEST(values_that_are_none_are_refused)
 {
     static const struct {
@@ -226,9 +285,9 @@ TEST(a_drafting_model_has_its_part)
     expect_failure(&s, 1, "no way back from a draft");
 }
 
-/* The most that a run with a drafting model has resident, in MiB. It runs in a process between:
-   the system tells of the largest child only. */
-static double most_resident(const char *size)
+/* The most that a command has resident, in MiB. It runs in a process between: the system tells of
+   the largest child only. Below 0: it failed. */
+static double most_resident(const char *const *words)
 {
     int ends[2];
     double most = 0.0;
@@ -236,9 +295,11 @@ static double most_resident(const char *size)
     pid_t between = fork();
     if (between == 0) {
         struct rusage usage;
-        command(NULL, RUN, "--json", "--kv", size, "--draft", MODEL, NULL);
+        struct said s = command_list(NULL, NULL, words);
         getrusage(RUSAGE_CHILDREN, &usage);
-        most = (double)usage.ru_maxrss / 1024.0;
+        most = s.status == 0 ? (double)usage.ru_maxrss / 1024.0 : -1.0;
+        if (s.status != 0)
+            fputs(s.err, stderr);
         _exit(write(ends[1], &most, sizeof(most)) != sizeof(most));
     }
     assert_int_equal(read(ends[0], &most, sizeof(most)), sizeof(most));
@@ -266,9 +327,46 @@ TEST(a_size_has_the_drafting_model_within_it)
     json_t *o = stats_of(&s);
     assert_true(number(o, "memory_budget_bytes") < 2.5 * 1048576.0);
     json_decref(o);
-    double most = most_resident(size);
+    const char *const words[] = {RUN, "--json", "--kv", size, "--draft", MODEL, NULL};
+    double most = most_resident(words);
     printf("%s: %.1f MiB resident\n", size, most);
     assert_in_range((int64_t)most, 1, (int64_t)(taken + 5.0));
+}
+
+/* Each answer of many has logits of its own, of a real vocabulary. */
+TEST(a_size_has_the_answers_that_run_at_once_within_it)
+{
+    if (TEST_STRIDE > 1)
+        test_skip("a sanitizer takes memory of its own");
+    char in[128], out[128];
+    const char *model = test_model_file("smollm2", "smollm2-135m-instruct-q4_1.gguf");
+    FILE *file = fopen(in_folder("many.jsonl", in), "w");
+    assert_non_null(file);
+    for (int i = 0; i < 96; i++)
+        fprintf(file,
+                "{\"custom_id\":\"%d\",\"method\":\"POST\",\"url\":\"/v1/completions\",\"body\":"
+                "{\"prompt\":\"Once upon %d\",\"max_tokens\":3,\"presence_penalty\":0.5}}\n",
+                i, i);
+    fclose(file);
+    in_folder("many.out", out);
+    const char *const words[] = {"batch", "-m", model,          "-t",   "2",      "-f", in,
+                                 "-o",    out,  "--ignore-eos", "--kv", "230MiB", NULL};
+    double most = most_resident(words);
+    printf("%.1f MiB resident\n", most);
+    assert_in_range((int64_t)most, 1, 230);
+}
+
+/* Chunks side by side, and rows of logits. */
+TEST(a_size_has_a_task_within_it)
+{
+    if (TEST_STRIDE > 1)
+        test_skip("a sanitizer takes memory of its own");
+    const char *model = test_model_file("smollm2", "smollm2-135m-instruct-q4_1.gguf");
+    const char *const words[] = {"eval", "perplexity", "-m", model,  "-t",   "2",      "-f", TEXT,
+                                 "-c",   "512",        "-b", "2048", "--kv", "170MiB", NULL};
+    double most = most_resident(words);
+    printf("%.1f MiB resident\n", most);
+    assert_in_range((int64_t)most, 1, 170);
 }
 
 /* A batch of two requests, of which one has no end of its own. */

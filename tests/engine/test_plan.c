@@ -341,6 +341,14 @@ TEST(a_process_has_its_weights_and_the_buffers_of_a_pass)
     assert_true(small > info.weight_bytes);
     assert_true(large > small + 1984 * (int64_t)info.n_embd * (int64_t)sizeof(float));
     assert_true(pith_model_fingerprint(model) != 0);
+    int64_t one, many, drafting;
+    int64_t row = (int64_t)info.n_vocab * (int64_t)sizeof(float);
+    check(pith_answers_bytes(model, NULL, 1, 0, &one, &err), &err);
+    check(pith_answers_bytes(model, NULL, 33, 0, &many, &err), &err);
+    check(pith_answers_bytes(model, NULL, 1, 8, &drafting, &err), &err);
+    assert_true(many - one >= 64 * row && many - one < 64 * row + 33 * 65536);
+    assert_int_equal(drafting - one, 15 * row);
+    assert_int_equal(pith_answers_bytes(model, NULL, -1, 0, &one, &err), PITH_INVALID);
     /* Without a model it is what there is now: two models do not count that twice. */
     int64_t now;
     check(pith_process_bytes(NULL, NULL, &now, &err), &err);
