@@ -89,7 +89,9 @@ pith_status pi_seq_swap_out(struct pith_seq *seq, struct kv_swapped **out, pith_
         return pi_fail(err, PITH_UNSUPPORTED, "%s", engine_guests_stay);
     const struct kv_geometry *g = kv_cache_geometry(seq->engine->kv);
     int32_t gap = g->window == NULL && g->state_bytes == 0 ? pi_seq_first_gap(seq) : 0;
+    struct pi_own own = pi_seq_own(seq);
     PI_TRY(pi_memory_swap_out(&seq->memory, out, err));
+    seq->away = own;
     seq->is_away = true;
     seq->away_gap = gap;
     return PITH_OK;

@@ -25,6 +25,8 @@ struct seq_hooks {
 
     int64_t (*tier_at)(const struct pi_account *a, int32_t n_token);   /* in a second tier */
     int64_t (*beside_at)(const struct pi_account *a, int32_t n_token); /* beside pages and tier */
+    /* Of beside_at what each sequence has of its own. The rest is the engine's, once. */
+    int64_t (*own_at)(const struct pi_account *a, int32_t n_token);
 
     /* ---- the engine ---- */
 
@@ -67,6 +69,8 @@ struct seq_hooks {
     struct kv_seq *(*beside)(const struct pith_seq *seq);
     /* Bytes that policies remember of the sequence, and bytes of its drafts. */
     int64_t (*remembered)(const struct pith_seq *seq);
+    /* The sequence's share of the bytes of text that the engine's part counts. */
+    int64_t (*text_bytes)(const struct pith_seq *seq);
     int64_t (*draft_bytes)(const struct pith_seq *seq);
 
     /* ---- an evaluation, in this order ---- */
@@ -117,6 +121,7 @@ void pi_verbs_stop(struct pith_seq *seq);
 bool pi_verbs_have_tier(const struct pi_account *a);
 int64_t pi_verbs_tier_at(const struct pi_account *a, int32_t n_token);
 int64_t pi_verbs_beside_at(const struct pi_account *a, int32_t n_token);
+int64_t pi_verbs_own_at(const struct pi_account *a, int32_t n_token);
 void pi_verbs_count(const struct pith_engine *e, pith_memory_stats *out);
 int32_t pi_verbs_leave(const struct pith_engine *e, int32_t same, int32_t n_token);
 
@@ -132,6 +137,7 @@ void pi_verbs_as_prompt(struct pith_seq *seq);
 /* The sequence beside it of verb i; NULL: none. */
 struct kv_seq *pi_verbs_beside(const struct pith_seq *seq, int32_t i);
 int64_t pi_verbs_remembered(const struct pith_seq *seq);
+int64_t pi_verbs_text_bytes(const struct pith_seq *seq);
 int64_t pi_verbs_draft_bytes(const struct pith_seq *seq);
 
 void pi_verbs_note(const struct pith_seq *seq, struct pi_item_state *state);
