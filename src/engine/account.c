@@ -7,6 +7,7 @@
 #include "engine/engine.h"
 
 #include "base/mem.h"
+#include "engine/over_ranks.h"
 
 /* ---- before there is an engine ---- */
 
@@ -82,6 +83,17 @@ static int64_t work_at(const struct pi_account *a, int32_t n_token)
     int64_t least = pi_verbs_work_at(a, n_token, 1);
     int64_t most = pi_verbs_work_at(a, n_token, WORKERS_MOST);
     return pi_max(least, pi_min(most, without_work(a, n_token) / WORKERS_PART));
+}
+
+int64_t pi_account_own(const struct pi_account *a, int32_t n_token)
+{
+    return (int64_t)sizeof(struct pith_seq) + TOKEN_BYTES * (int64_t)n_token +
+           tables_at(a, n_token) + pi_verbs_own_at(a, n_token);
+}
+
+int64_t pi_account_shared(const struct pi_account *a, int32_t n_token)
+{
+    return beside_at(a, n_token) + work_at(a, n_token) - pi_account_own(a, n_token);
 }
 
 int64_t pi_account_whole(const struct pi_account *a, int32_t n_token)
@@ -162,10 +174,23 @@ pith_status pi_account_split(const struct pi_account *a, int64_t budget, int64_t
 
 /* ---- of an engine ---- */
 
+/* Text is of the engine's store. Another's end may leave it less than was noted. */
+static void count_away(const struct pi_own *own, pith_memory_stats *out)
+{
+    int64_t text = pi_min(own->text, out->text_bytes);
+    out->table_bytes -= own->tables;
+    out->text_bytes -= text;
+    out->aside_bytes += own->tables + own->list + own->policy + text;
+}
+
 static void add_seq(const struct pith_seq *seq, pith_memory_stats *out)
 {
-    out->table_bytes += (int64_t)(sizeof(*seq) + pi_mem_size(seq->tokens));
-    out->policy_bytes += pi_verbs_remembered(seq);
+    if (seq->is_away) {
+        count_away(&seq->away, out);
+    } else {
+        out->table_bytes += (int64_t)(sizeof(*seq) + pi_mem_size(seq->tokens));
+        out->policy_bytes += pi_verbs_remembered(seq);
+    }
     out->logits_bytes += (int64_t)pi_mem_size(seq->logits);
     out->draft_bytes += pi_verbs_draft_bytes(seq);
     for (int32_t i = 0; i < seq->engine->n_verb; i++)
@@ -178,6 +203,65 @@ static void uncount_beside(const struct pith_seq *seq)
     for (int32_t i = 0; i < seq->engine->n_verb; i++)
         if (pi_verbs_beside(seq, i) != NULL)
             kv_seq_uncount(pi_verbs_beside(seq, i));
+}
+
+struct pi_own pi_seq_own(const struct pith_seq *seq)
+{
+    if (seq->is_away)
+        return seq->away;
+    struct pi_own own = {
+        .tables = kv_seq_beside_bytes(seq->memory.kv),
+        .list = (int64_t)(sizeof(*seq) + pi_mem_size(seq->tokens)),
+        .policy = pi_verbs_remembered(seq),
+        .text = pi_verbs_text_bytes(seq),
+    };
+    for (int32_t i = 0; i < seq->engine->n_verb; i++)
+        if (pi_verbs_beside(seq, i) != NULL)
+            own.tables += kv_seq_beside_bytes(pi_verbs_beside(seq, i));
+    return own;
+}
+
+int64_t pi_engine_room(const struct pith_engine *e)
+{
+    int64_t tier = e->traits.recalls_kv ? e->policies.recall.kv.ram : 0;
+    return e->memory_bytes > 0 ? pi_over_ranks_part(e->model, e->memory_bytes) - tier : 0;
+}
+
+int64_t pi_engine_beside(const struct pith_engine *e)
+{
+    pith_memory_stats of = {0};
+    pi_verbs_count(e, &of);
+    return kv_cache_beside_bytes(e->kv) + of.table_bytes + of.text_bytes + of.work_bytes +
+           (int64_t)pi_pass_watched_bytes(e->pass);
+}
+
+/* The account that an engine was made by. */
+static int64_t ask_account(const struct pith_engine *e, int32_t n_token,
+                           int64_t (*ask)(const struct pi_account *, int32_t))
+{
+    const struct policy_model model = pi_engine_policy_model(e);
+    const struct kv_geometry *g = kv_cache_geometry(e->kv);
+    const struct pi_account a = {
+        .g = g,
+        .policies = &e->policies,
+        .n_group = model.n_group,
+        .n_ctx = e->model->hp.n_ctx_train,
+        .ram = e->policies.recall.kv.ram,
+        .mark_size = pi_keep_mark_size(&e->policies, g),
+        .model = &model,
+        .keep = e->keep.handle,
+    };
+    return ask(&a, n_token);
+}
+
+int64_t pi_engine_own_at(const struct pith_engine *e, int32_t n_token)
+{
+    return ask_account(e, n_token, pi_account_own);
+}
+
+int64_t pi_engine_shared_at(const struct pith_engine *e, int32_t n_token)
+{
+    return ask_account(e, n_token, pi_account_shared);
 }
 
 void pith_engine_memory_stats(const pith_engine *e, pith_memory_stats *out)
@@ -193,12 +277,12 @@ void pith_engine_memory_stats(const pith_engine *e, pith_memory_stats *out)
         .mark_bytes = kv.marks,
         .work_bytes = (int64_t)pi_pass_watched_bytes(e->pass),
     };
+    pi_verbs_count(e, out);
     for (const struct pith_seq *seq = e->first; seq != NULL; seq = seq->next)
         add_seq(seq, out);
     for (const struct pith_seq *seq = e->first; seq != NULL; seq = seq->next)
         uncount_beside(seq);
     out->lane_bytes = kv.held - out->guest_bytes;
-    pi_verbs_count(e, out);
     out->total_bytes = out->lane_bytes + out->guest_bytes + out->state_bytes + out->idle_bytes +
                        out->tier_bytes + out->text_bytes + out->aside_bytes + out->table_bytes +
                        out->mark_bytes + out->policy_bytes + out->work_bytes;

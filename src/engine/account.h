@@ -30,6 +30,11 @@ int64_t pi_account_whole(const struct pi_account *a, int32_t n_token);
 /* Tokens that a sequence may come to whose first n_token fill the pages. Where a policy's budget
    bounds these, the sequence goes on behind them, up to the longest. */
 int32_t pi_account_reach(const struct pi_account *a, int32_t n_token);
+/* Of what stands beside pages and tier what that sequence has of its own, and what the engine has
+   however many there are: buffers, lists of pages. They sum to pi_account_whole with pages and
+   tier. */
+int64_t pi_account_own(const struct pi_account *a, int32_t n_token);
+int64_t pi_account_shared(const struct pi_account *a, int32_t n_token);
 
 /* Pages of such a sequence, counting one more of each lane. */
 int64_t pi_account_page_count(const struct pi_account *a, int32_t n_token);
@@ -48,5 +53,36 @@ int64_t pi_account_tier(const struct pi_account *a, int64_t pages);
    INVALID, with the numbers: it holds no token, or less than the tier that was asked for. */
 pith_status pi_account_split(const struct pi_account *a, int64_t budget, int64_t *pages,
                              int64_t *tier, pith_error *err);
+
+/* ---- of an engine ---- */
+
+struct pith_engine;
+struct pith_seq;
+
+/* Bytes of one sequence beside pages, as they are. Nothing of it is another's, and all of it comes
+   free with the sequence. */
+struct pi_own {
+    int64_t tables; /* of its lanes, with marks, which the cache counts, too */
+    int64_t list;   /* itself, and its tokens */
+    int64_t policy; /* what verbs remember */
+    int64_t text;   /* its share of recall's text */
+};
+
+static inline int64_t pi_own_sum(const struct pi_own *own)
+{
+    return own->tables + own->list + own->policy + own->text;
+}
+
+struct pi_own pi_seq_own(const struct pith_seq *seq);
+
+/* Bytes of a common budget for pages and what stands beside them, recall's tier left out; 0: pages
+   alone have a budget. */
+int64_t pi_engine_room(const struct pith_engine *e);
+/* Bytes beside pages that are no sequence's own, but for tables and text: those of all sequences
+   are among them, swapped ones included. */
+int64_t pi_engine_beside(const struct pith_engine *e);
+/* pi_account_own and pi_account_shared of an engine that is there. */
+int64_t pi_engine_own_at(const struct pith_engine *e, int32_t n_token);
+int64_t pi_engine_shared_at(const struct pith_engine *e, int32_t n_token);
 
 #endif

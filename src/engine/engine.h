@@ -66,6 +66,7 @@ struct pith_seq {
     int32_t pinned;     /* the first position of recalled text; 0: nothing is pinned */
     bool is_away;       /* its lanes are in host memory: sequence.c */
     int32_t away_gap;   /* what pi_seq_first_gap said when they left */
+    struct pi_own away; /* what it had beside pages then, which waits with it */
 
     /* ---- the files' parts ---- */
     struct pi_seq_keep keep;

@@ -115,6 +115,13 @@ static int64_t work_at(const struct pi_account *a, int32_t n_token, int32_t n_wo
     return bytes;
 }
 
+/* The block is each sequence's. */
+static int64_t own_at(const struct pi_account *a, int32_t n_token)
+{
+    (void)n_token;
+    return a->keep != NULL ? (int64_t)keep_state_size(a->keep) : 0;
+}
+
 /* ---- a sequence ---- */
 
 /* Entries of other ranks' lanes, where they share the budget: each token adds one to each. */
@@ -382,6 +389,7 @@ const struct seq_hooks pi_keep_hooks = {
     .has = has_keep,
     .beside_at = beside_at,
     .work_at = work_at,
+    .own_at = own_at,
     .open = open_keep,
     .close = close_keep,
     .count = count_keep,

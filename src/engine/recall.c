@@ -505,12 +505,25 @@ static int64_t work_at(const struct pi_account *a, int32_t n_token, int32_t n_wo
     return bytes;
 }
 
+/* Of these the working memory and the tier's lists are the engine's. */
+static int64_t own_at(const struct pi_account *a, int32_t n_token)
+{
+    const struct recall_kv_options *o = &a->policies->recall.kv;
+    const struct kv_geometry *g = &a->model->g;
+    int64_t n_lane = (int64_t)g->n_layer * g->n_head;
+    int64_t asked = o->last * (int64_t)a->n_group * g->dim_k * (int64_t)sizeof(float);
+    return kv_seq_bytes_at(a->g, a->mark_size, most_guests(a, n_token),
+                           n_lane * most_guests(a, n_token)) +
+           n_lane * (asked + OF_LANE);
+}
+
 const struct seq_hooks pi_recall_hooks = {
     .name = "recall of entries",
     .has = has_recall,
     .tier_at = tier_at,
     .beside_at = beside_at,
     .work_at = work_at,
+    .own_at = own_at,
     .open = open_tier,
     .close = close_tier,
     .count = count_tier,

@@ -35,7 +35,8 @@ static void count_text(const struct pith_engine *e, pith_memory_stats *out)
     out->text_bytes += recall_text_bytes(e->recall_text);
 }
 
-/* As measured: SQLite takes the first at once, and the other for a token of four bytes. */
+/* As measured: SQLite takes the first at once, and the other for a token of four bytes. Each
+   session has tables of its own, so another conversation takes as much again. */
 static int64_t beside_at(const struct pi_account *a, int32_t n_token)
 {
     const int64_t first = (int64_t)112 << 10, of_token = 20;
@@ -55,6 +56,11 @@ static void stop_seq(struct pith_seq *seq)
     recall_text_seq_free(seq->text.store);
     pi_mem_free(seq->text.insert);
     seq->text = (struct pi_seq_text){0};
+}
+
+static int64_t text_bytes(const struct pith_seq *seq)
+{
+    return seq->text.store != NULL ? recall_text_seq_bytes(seq->text.store) : 0;
 }
 
 static pith_status fork_seq(const struct pith_seq *from, struct pith_seq *to, pith_error *err)
@@ -109,6 +115,8 @@ const struct seq_hooks pi_recall_text_hooks = {
     .open = open_text,
     .close = close_text,
     .beside_at = beside_at,
+    .own_at = beside_at,
+    .text_bytes = text_bytes,
     .count = count_text,
     .start = start_seq,
     .stop = stop_seq,

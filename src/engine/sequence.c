@@ -88,7 +88,9 @@ pith_status pi_seq_swap_out(struct pith_seq *seq, struct kv_swapped **out, pith_
     if (!pi_seq_can_swap(seq))
         return pi_fail(err, PITH_UNSUPPORTED, "%s", engine_guests_stay);
     int32_t gap = pi_seq_first_gap(seq);
+    struct pi_own own = pi_seq_own(seq);
     PI_TRY(pi_memory_swap_out(&seq->memory, out, err));
+    seq->away = own;
     seq->is_away = true;
     seq->away_gap = gap;
     return PITH_OK;

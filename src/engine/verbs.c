@@ -41,14 +41,19 @@ bool pi_verbs_have_tier(const struct pi_account *a)
     return false;
 }
 
-/* A sum over the verbs: their bytes in a second tier, or those beside pages and tier. */
-static int64_t bytes_at(const struct pi_account *a, int32_t n_token, bool tier)
+enum bytes_of { TIER_BYTES, BESIDE_BYTES, OWN_BYTES };
+
+/* A sum over the verbs: their bytes in a second tier, those beside pages and tier, or of these a
+   sequence's own. */
+static int64_t bytes_at(const struct pi_account *a, int32_t n_token, enum bytes_of what)
 {
     struct engine_traits traits = engine_traits_compute(a->policies);
     int64_t bytes = 0;
     for (size_t i = 0; i < PI_LEN(table); i++) {
         const struct seq_hooks *v = table[i];
-        int64_t (*hook)(const struct pi_account *, int32_t) = tier ? v->tier_at : v->beside_at;
+        int64_t (*hook)(const struct pi_account *, int32_t) = what == TIER_BYTES     ? v->tier_at
+                                                              : what == BESIDE_BYTES ? v->beside_at
+                                                                                     : v->own_at;
         if (hook != NULL && has(v, &traits))
             bytes += hook(a, n_token);
     }
@@ -57,12 +62,17 @@ static int64_t bytes_at(const struct pi_account *a, int32_t n_token, bool tier)
 
 int64_t pi_verbs_tier_at(const struct pi_account *a, int32_t n_token)
 {
-    return bytes_at(a, n_token, true);
+    return bytes_at(a, n_token, TIER_BYTES);
 }
 
 int64_t pi_verbs_beside_at(const struct pi_account *a, int32_t n_token)
 {
-    return bytes_at(a, n_token, false);
+    return bytes_at(a, n_token, BESIDE_BYTES);
+}
+
+int64_t pi_verbs_own_at(const struct pi_account *a, int32_t n_token)
+{
+    return bytes_at(a, n_token, OWN_BYTES);
 }
 
 int64_t pi_verbs_work_at(const struct pi_account *a, int32_t n_token, int32_t n_worker)
@@ -204,6 +214,14 @@ int64_t pi_verbs_remembered(const struct pith_seq *seq)
     int64_t bytes = 0;
     EACH_VERB(seq->engine, remembered)
         bytes += (*v)->remembered(seq);
+    return bytes;
+}
+
+int64_t pi_verbs_text_bytes(const struct pith_seq *seq)
+{
+    int64_t bytes = 0;
+    EACH_VERB(seq->engine, text_bytes)
+        bytes += (*v)->text_bytes(seq);
     return bytes;
 }
 

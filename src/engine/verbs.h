@@ -27,6 +27,8 @@ struct seq_hooks {
     int64_t (*beside_at)(const struct pi_account *a, int32_t n_token); /* beside pages and tier */
     /* and, which are not in beside_at, of buffers that n_worker threads have each. */
     int64_t (*work_at)(const struct pi_account *a, int32_t n_token, int32_t n_worker);
+    /* Of beside_at what each sequence has of its own. The rest is the engine's, once. */
+    int64_t (*own_at)(const struct pi_account *a, int32_t n_token);
 
     /* ---- the engine ---- */
 
@@ -69,6 +71,8 @@ struct seq_hooks {
     struct kv_seq *(*beside)(const struct pith_seq *seq);
     /* Bytes that policies remember of the sequence, and bytes of its drafts. */
     int64_t (*remembered)(const struct pith_seq *seq);
+    /* The sequence's share of the bytes of text that the engine's part counts. */
+    int64_t (*text_bytes)(const struct pith_seq *seq);
     int64_t (*draft_bytes)(const struct pith_seq *seq);
 
     /* ---- an evaluation, in this order ---- */
@@ -120,6 +124,7 @@ bool pi_verbs_have_tier(const struct pi_account *a);
 int64_t pi_verbs_tier_at(const struct pi_account *a, int32_t n_token);
 int64_t pi_verbs_beside_at(const struct pi_account *a, int32_t n_token);
 int64_t pi_verbs_work_at(const struct pi_account *a, int32_t n_token, int32_t n_worker);
+int64_t pi_verbs_own_at(const struct pi_account *a, int32_t n_token);
 void pi_verbs_count(const struct pith_engine *e, pith_memory_stats *out);
 int32_t pi_verbs_leave(const struct pith_engine *e, int32_t same, int32_t n_token);
 
@@ -135,6 +140,7 @@ void pi_verbs_as_prompt(struct pith_seq *seq);
 /* The sequence beside it of verb i; NULL: none. */
 struct kv_seq *pi_verbs_beside(const struct pith_seq *seq, int32_t i);
 int64_t pi_verbs_remembered(const struct pith_seq *seq);
+int64_t pi_verbs_text_bytes(const struct pith_seq *seq);
 int64_t pi_verbs_draft_bytes(const struct pith_seq *seq);
 
 void pi_verbs_note(const struct pith_seq *seq, struct pi_item_state *state);

@@ -50,6 +50,7 @@ static pith_status count_pages(struct kv_cache *cache, int64_t budget, pith_erro
         cache->kind[i].n_page = (int32_t)kv_most_pages(cache, &cache->kind[i]);
     if (cache->n_kind == 1)
         cache->budget = kv_pages_bytes(&cache->kind[0], cache->kind[0].n_page);
+    cache->limit = cache->budget;
     return PITH_OK;
 }
 
@@ -231,7 +232,7 @@ const struct kv_geometry *kv_cache_geometry(const struct kv_cache *cache)
 static bool resident_fits(const struct kv_cache *cache, const struct kv_need *more)
 {
     struct kv_need n = kv_resident_need(cache);
-    bool fits = n.all + more->all <= cache->budget;
+    bool fits = n.all + more->all <= cache->limit;
     for (int32_t i = 0; i < cache->g.devices.n; i++)
         fits = fits && (more->part[i] == 0 || n.part[i] + more->part[i] <= kv_most_on(cache, i));
     return fits;
@@ -292,9 +293,21 @@ void kv_cache_give_back(struct kv_cache *cache)
         give_back(cache, &cache->kind[i]);
 }
 
-/* Called before the first use of a page's memory. Where all classes would exceed the budget, or
+void kv_cache_set_limit(struct kv_cache *cache, int64_t bytes)
+{
+    cache->limit = pi_min(bytes, cache->budget);
+    if (kv_resident_need(cache).all > pi_max(cache->limit, cache->used))
+        kv_cache_give_back(cache);
+}
+
+int64_t kv_cache_beside_bytes(const struct kv_cache *cache)
+{
+    return cache->table_bytes;
+}
+
+/* Called before the first use of a page's memory. Where all classes would exceed the limit, or
    classes of a device its room, free pages give their physical memory up. Other classes come first.
-   With a single class they never do. */
+   With a single class, and the budget as the limit, they never do. */
 static void make_resident(struct kv_cache *cache, struct kv_class *kind, int32_t page)
 {
     if (bit_of(kind->resident, page))
@@ -573,5 +586,6 @@ void kv_cache_stats(const struct kv_cache *cache, pith_kv_stats *out)
         out->saved_bytes += kv_pages_bytes(kind, kind->n_ref_extra);
         out->n_page_used += kind == cache->state ? 0 : kind->n_used;
     }
-    out->n_page = out->n_page_used + kv_free_bytes(cache) / out->page_bytes;
+    out->n_page =
+        out->n_page_used + (kv_free_bytes(cache) + cache->budget - cache->limit) / out->page_bytes;
 }

@@ -38,11 +38,18 @@ pith_status kv_cache_create_in(const struct kv_geometry *g, int64_t budget_bytes
 
 /* Gives the memory of free pages back to the system. */
 void kv_cache_give_back(struct kv_cache *cache);
+/* Bounds the bytes of pages below the budget, where what stands beside pages takes more than its
+   part of a common budget. Pages that are taken stay: what is free may be negative. Free pages
+   above the limit give their memory back. A limit above the budget is the budget. */
+void kv_cache_set_limit(struct kv_cache *cache, int64_t bytes);
+/* Bytes of the cache's lists, and of all sequences' tables and marks. */
+int64_t kv_cache_beside_bytes(const struct kv_cache *cache);
 const struct kv_geometry *kv_cache_geometry(const struct kv_cache *cache);
 /* Whether there is room for pages, when kept states give way. */
 bool kv_cache_fits(const struct kv_cache *cache, const struct kv_need *need);
-/* Bytes that lanes can still take which all grow alike. */
+/* Bytes that lanes can still take which all grow alike; and without the limit. */
 int64_t kv_cache_free_bytes(const struct kv_cache *cache);
+int64_t kv_cache_unlimited_bytes(const struct kv_cache *cache);
 /* Pages and states on one device. The used and idle bytes of all devices sum to the cache's. */
 struct kv_device_parts {
     int64_t most; /* that can be there */

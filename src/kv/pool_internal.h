@@ -62,11 +62,12 @@ pith_status kv_cache_check(const struct kv_cache *cache, pith_error *err);
 /* Bytes that are free on every device: for pages of any lanes. */
 int64_t kv_least_free(const struct kv_cache *cache);
 
-/* Bytes that the budget has left. Kept states give way, so their bytes are among them. */
+/* Bytes that the limit has left, negative where it is passed. Kept states give way, so their bytes
+   are among them. */
 static inline int64_t kv_free_bytes(const struct kv_cache *cache)
 {
     int64_t kept = cache->state != NULL ? kv_state_kept_bytes(cache) : 0;
-    return cache->budget - cache->used + kept;
+    return cache->limit - cache->used + kept;
 }
 
 #endif

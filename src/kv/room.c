@@ -38,8 +38,8 @@ static bool has_room(const struct kv_cache *cache, const struct kv_need *need, i
     if (n_kept > 0)
         kept = kv_need_of_pages(cache, cache->state, n_kept);
     *part = -1;
-    *n_free = cache->budget - cache->used + kept.all;
-    if (need->all > *n_free)
+    *n_free = cache->limit - cache->used + kept.all;
+    if (need->all > 0 && need->all > *n_free) /* what takes nothing fits beyond a limit, too */
         return false;
     for (int32_t i = 0; i < cache->g.devices.n; i++) {
         int64_t there = kv_most_on(cache, i) - cache->on.part[i] + kept.part[i];
@@ -165,7 +165,7 @@ pith_status kv_cache_secure(const struct kv_cache *cache, const struct kv_need *
         return spare_all(cache, need, err);
     if (part < 0)
         return pi_fail(err, PITH_KV_FULL, "%s of %lld bytes, and %lld of %lld are free", what,
-                       (long long)need->all, (long long)n_free, (long long)cache->budget);
+                       (long long)need->all, (long long)n_free, (long long)cache->limit);
     return pi_fail(err, PITH_KV_FULL, "%s of %lld bytes on %s, and %lld of %lld are free there",
                    what, (long long)need->part[part], cache->g.devices.part[part].device->name,
                    (long long)n_free, (long long)kv_most_on(cache, part));
@@ -174,9 +174,8 @@ pith_status kv_cache_secure(const struct kv_cache *cache, const struct kv_need *
 /* ---- what is free ---- */
 
 /* A device that is full before the others bounds them all. */
-int64_t kv_cache_free_bytes(const struct kv_cache *cache)
+static int64_t count_free(const struct kv_cache *cache, int64_t bytes)
 {
-    int64_t bytes = kv_free_bytes(cache);
     struct kv_need one = {0}, kept = {0};
     if (cache->g.devices.n == 0)
         return bytes;
@@ -190,6 +189,16 @@ int64_t kv_cache_free_bytes(const struct kv_cache *cache)
             bytes = pi_min(bytes, (int64_t)((double)there / (double)one.part[i] * (double)one.all));
     }
     return bytes;
+}
+
+int64_t kv_cache_free_bytes(const struct kv_cache *cache)
+{
+    return count_free(cache, kv_free_bytes(cache));
+}
+
+int64_t kv_cache_unlimited_bytes(const struct kv_cache *cache)
+{
+    return count_free(cache, kv_free_bytes(cache) + cache->budget - cache->limit);
 }
 
 int64_t kv_least_free(const struct kv_cache *cache)

@@ -405,9 +405,14 @@ int64_t kv_seq_held_bytes(const struct kv_seq *seq)
     return bytes + kv_state_held_bytes(seq);
 }
 
+int64_t kv_seq_beside_bytes(const struct kv_seq *seq)
+{
+    return seq_table_bytes(seq);
+}
+
 int64_t kv_seq_free_bytes(const struct kv_seq *seq)
 {
-    return kv_least_free(seq->cache);
+    return pi_max(0, kv_least_free(seq->cache));
 }
 
 bool kv_seq_fits(const struct kv_seq *seq, const struct kv_need *need)

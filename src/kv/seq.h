@@ -45,6 +45,8 @@ void kv_seq_trim(struct kv_seq *seq);
 int64_t kv_seq_takes(const struct kv_seq *seq, int32_t n);
 /* Bytes of all pages held, reserved ones included. */
 int64_t kv_seq_held_bytes(const struct kv_seq *seq);
+/* Bytes of its tables and marks, of which the cache's statistics are the sum. */
+int64_t kv_seq_beside_bytes(const struct kv_seq *seq);
 /* Bytes that pages can still be taken for, whatever lanes they are of; and whether there is room
    for some whose lanes are known. */
 int64_t kv_seq_free_bytes(const struct kv_seq *seq);

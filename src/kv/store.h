@@ -67,6 +67,7 @@ struct kv_cache {
                                 else. A page has its number in all of them */
     int32_t n_more;
     int64_t budget;          /* bytes of pages */
+    int64_t limit;           /* of them those that may be taken now: kv_cache_set_limit */
     int64_t used;            /* of pages that are taken, at most the budget */
     int64_t peak;            /* the most they were */
     struct kv_need on;       /* of used: on each device */

@@ -621,3 +621,87 @@ TEST(memory_of_others_is_not_the_schedulers)
     pith_seq_free(seq);
     free_both(s, e);
 }
+
+/* ---- one budget for pages and what stands beside them ---- */
+
+static void expect_within(pith_engine *e, int64_t swap_bytes, const char *what)
+{
+    pith_memory_stats m;
+    pith_engine_memory_stats(e, &m);
+    if (m.total_bytes - m.aside_bytes > m.budget_bytes || m.aside_bytes > swap_bytes)
+        fail_msg("%s: %lld bytes, of them %lld in host memory, of %lld and %lld", what,
+                 (long long)m.total_bytes, (long long)m.aside_bytes, (long long)m.budget_bytes,
+                 (long long)swap_bytes);
+}
+
+/* Short conversations leave more beside pages than in them. However many are parked, and however
+   many run at once, all parts stay within the budget. What waits in host memory stays within its
+   own. Afterwards one conversation of the length that the budget is for has its memory. */
+TEST(many_short_conversations_stay_within_a_budget)
+{
+    enum { N_TOGETHER = 6, N_TURN = 20, N_LONG = 400 };
+    static struct ask ask[N_TOGETHER];
+    static struct heard alone;
+    static const struct {
+        const char *keep, *recall;
+        int64_t swap_bytes;
+        int32_t n_prompt;
+    } forms[] = {
+        {NULL, NULL, 0, 9},
+        {NULL, NULL, 256 << 10, 40},
+        {"snapkv:budget=25%", NULL, 0, 9},
+        {"snapkv:budget=25%", "kv", 0, 9},
+        {"rkv:budget=64", NULL, 0, 9},
+        {"rkv:budget=64", NULL, 256 << 10, 9},
+        {"adakv:budget=25%", NULL, 0, 9},
+        {"triattention:v3,budget=300", NULL, 512 << 10, 60},
+        {"streaming:budget=32,slack=8", "text", 0, 60},
+        {"streaming:budget=32,slack=8", "text", 1 << 20, 60},
+    };
+    for (size_t i = 0; i < PI_LEN(forms); i++) {
+        char what[96];
+        pith_engine_params p;
+        pith_scheduler_params sp;
+        pith_engine *e = NULL;
+        pith_scheduler_stats t;
+        pith_engine_params_default(&p);
+        pith_scheduler_params_default(&sp);
+        p.n_thread = 1;
+        p.keep = forms[i].keep;
+        p.recall = forms[i].recall;
+        sp.swap_bytes = forms[i].swap_bytes;
+        snprintf(what, sizeof(what), "%s, recall %s, %d KiB of host memory",
+                 p.keep != NULL ? p.keep : "full", p.recall != NULL ? p.recall : "none",
+                 (int)(sp.swap_bytes >> 10));
+        check(pith_memory_estimate(model, &p, N_LONG + 16, &p.memory_bytes, &err), &err);
+        check(pith_engine_create(model, &p, &e, &err), &err);
+        ask_init(&ask[0], 7, N_LONG, 8, 0.0f);
+        generate_alone(e, &ask[0], 0, &alone);
+        pith_engine_free(e);
+        check(pith_engine_create(model, &p, &e, &err), &err);
+        pith_scheduler *s = scheduler_make(e, &sp);
+        for (int32_t turn = 0; turn < N_TURN; turn++) {
+            for (int32_t j = 0; j < N_TOGETHER; j++) {
+                ask_init(&ask[j], 3 * (turn * N_TOGETHER + j), forms[i].n_prompt, 3, 0.0f);
+                ask[j].request.slot = PITH_SLOT_ANY;
+                submit(s, &ask[j]);
+            }
+            for (bool idle = false; !idle;) {
+                check(pith_scheduler_step(s, &idle, &err), &err);
+                expect_within(e, sp.swap_bytes, what);
+            }
+            for (int32_t j = 0; j < N_TOGETHER; j++)
+                assert_int_equal(ask[j].answer[0].result.status, PITH_OK);
+        }
+        t = stats_of_scheduler(s);
+        printf("%s: %d parked, %d of them in host memory, %lld dropped, %d at once\n", what,
+               t.n_parked, t.n_parked_swapped, (long long)t.parked_dropped, t.peak_running);
+        assert_true(t.n_parked > 0 && t.parked_dropped > 0);
+        assert_int_equal(t.preempted_recompute + t.preempted_swap, 0);
+        ask_init(&ask[0], 7, N_LONG, 8, 0.0f);
+        submit(s, &ask[0]);
+        run_all(s);
+        expect_same(&ask[0].answer[0], &alone, what);
+        free_both(s, e);
+    }
+}

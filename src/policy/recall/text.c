@@ -31,6 +31,8 @@ struct recall_text {
     struct text_http *http;         /* owned; NULL without */
     struct text_embed *embed;       /* owned; NULL without */
     pith_error problem;             /* status OK: none */
+    int32_t n_written;              /* sequences that may have something in the store */
+    int64_t bytes;                  /* of the store, after its last change */
 };
 
 struct recall_text_seq {
@@ -45,7 +47,17 @@ struct recall_text_seq {
 
 int64_t recall_text_bytes(const struct recall_text *t)
 {
-    return t->store != NULL ? text_store_bytes(t->store) : 0;
+    return t->bytes;
+}
+
+static void weigh(struct recall_text *t)
+{
+    t->bytes = t->store != NULL ? text_store_bytes(t->store) : 0;
+}
+
+int64_t recall_text_seq_bytes(const struct recall_text_seq *s)
+{
+    return s->written ? recall_text_bytes(s->t) / s->t->n_written : 0;
 }
 
 /* ---- the store ---- */
@@ -91,6 +103,7 @@ static pith_status open_all(struct recall_text *t, text_embed_open_fn *open_embe
         text_store_open(t->o.db, t->o.ttl, WAIT_MS, (int64_t)time(NULL), &t->store, &why);
     if (status != PITH_OK)
         give_up(t, &why);
+    weigh(t);
     return PITH_OK;
 }
 
@@ -151,6 +164,9 @@ void recall_text_seq_free(struct recall_text_seq *s)
     if (t->o.session[0] == '\0' && t->store != NULL && t->problem.status == PITH_OK && s->written &&
         text_store_forget(t->store, s->session, &why) != PITH_OK)
         give_up(t, &why);
+    if (s->written)
+        weigh(t);
+    t->n_written -= s->written;
     text_spans_free(&s->stored);
     pi_mem_free(s);
 }
@@ -217,11 +233,13 @@ static pith_status change(struct recall_text_seq *s, const struct text_hits *add
     int32_t n_written = add->n;
     if (c.n_add == 0 && c.n_drop == 0)
         return PITH_OK;
+    s->t->n_written += !s->written;
     s->written = true;
     if (s->t->http != NULL)
         PI_TRY(text_http_write(s->t->http, s->session, c.add, c.n_add, err));
     else
         PI_TRY(text_store_change(s->t->store, &c, (int64_t)time(NULL), &n_written, err));
+    weigh(s->t);
     s->counts.n_stored += n_written;
     return PITH_OK;
 }
@@ -317,8 +335,10 @@ static pith_status find(struct recall_text_seq *s, const char *question, size_t 
         .alpha = t->o.alpha, .floor = t->o.floor, .top = t->o.top, .embedded = t->embed != NULL};
     if (t->http != NULL)
         return text_http_find(t->http, s->session, question, len, &ranking, hits, err);
-    return text_store_find(t->store, s->session, question, len, t->embed, &ranking,
-                           (int64_t)time(NULL), hits, err);
+    pith_status status = text_store_find(t->store, s->session, question, len, t->embed, &ranking,
+                                         (int64_t)time(NULL), hits, err);
+    weigh(t);
+    return status;
 }
 
 /* Tokens of a text. */

@@ -70,6 +70,8 @@ pith_status recall_text_find(struct recall_text_seq *s, const struct kv_seq *kv,
 
 /* Bytes of memory that the store takes; 0 with an outside one. */
 int64_t recall_text_bytes(const struct recall_text *t);
+/* A sequence's share of them: as much as each that stored something. */
+int64_t recall_text_seq_bytes(const struct recall_text_seq *s);
 
 struct recall_text_counts {
     int64_t n_span;   /* spans that the sequence's evicted tokens make, as of the last update */

@@ -150,6 +150,7 @@ pith_status pith_scheduler_create(pith_engine *engine, const pith_scheduler_para
     s->kv_bytes = kv.reserved_bytes;
     s->step.next_deadline = INFINITY;
     s->inbox.stirred_at = pi_time_s();
+    scheduler_beside_begin(s);
     scheduler_ranks_begin(s);
     pith_status status = make_lists(s, err);
     if (status == PITH_OK)

@@ -3,7 +3,7 @@
  * each of them is. scheduler.c has the inbox and the public functions, scheduler_list.c shows all
  * of it. Each other file has a header with its parts of these structs. scheduler_admit.h has memory
  * and admission, scheduler_slot.h parked conversations and how a request finds one.
- * scheduler_step.h has a step, scheduler_draft.h drafts in it, scheduler_ask.h recall of text, and
+ * scheduler_beside.h has what stands beside pages. scheduler_step.h has a step, scheduler_draft.h drafts in it, scheduler_ask.h recall of text, and
  * scheduler_result.h tokens and ends. scheduler_ranks.h has what ranks tell each other.
  *
  * An answer is in one place: in the queue, or running, or ended. A request's answers are queued
@@ -21,6 +21,7 @@
 #include "serve/scheduler/prefix.h"
 #include "serve/scheduler/scheduler_admit.h"
 #include "serve/scheduler/scheduler_ask.h"
+#include "serve/scheduler/scheduler_beside.h"
 #include "serve/scheduler/scheduler_draft.h"
 #include "serve/scheduler/scheduler_ranks.h"
 #include "serve/scheduler/scheduler_result.h"
@@ -47,6 +48,7 @@ struct sched_answer {
     int32_t next;
     struct answer_tokens known; /* that are read before generation goes on */
     struct answer_room room;
+    struct answer_beside beside;
     struct answer_park park;
     struct answer_step step;
     struct answer_draft draft;
@@ -120,6 +122,7 @@ struct pith_scheduler {
     bool prefixes_changed;
     pith_scheduler_stats stats;
     struct sched_room room;
+    struct sched_beside beside;
     struct sched_park park;
     struct sched_step step;
     struct sched_draft draft;

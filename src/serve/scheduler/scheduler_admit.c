@@ -168,6 +168,18 @@ static int64_t growth(const struct pith_scheduler *s)
     return bytes;
 }
 
+int64_t scheduler_growth(const struct pith_scheduler *s)
+{
+    int64_t bytes = 0;
+    if (!s->engine->traits.bounded)
+        return growth(s);
+    for (int32_t i = 0; i < s->n_running; i++)
+        if (s->running[i]->state != ANSWER_ENDED)
+            bytes +=
+                pi_max(0, s->running[i]->room.set_aside - pi_seq_held_bytes(s->running[i]->seq));
+    return bytes;
+}
+
 void scheduler_look_at_prefixes(struct pith_scheduler *s)
 {
     if (s->prefix == NULL || !s->prefixes_changed)
@@ -182,7 +194,7 @@ void scheduler_look_at_prefixes(struct pith_scheduler *s)
 static int64_t used_bytes(struct pith_scheduler *s)
 {
     scheduler_look_at_prefixes(s);
-    return s->kv_bytes - kv_cache_free_bytes(s->engine->kv) - s->stats.prefix_bytes;
+    return s->kv_bytes - kv_cache_unlimited_bytes(s->engine->kv) - s->stats.prefix_bytes;
 }
 
 int64_t pith_scheduler_claimed_bytes(pith_scheduler *s)
@@ -198,12 +210,16 @@ static void look_outside(struct pith_scheduler *s)
 {
     if (s->room.n_active == 0)
         s->room.outside = used_bytes(s) - scheduler_parked_bytes(s);
+    if (s->room.n_active == 0)
+        scheduler_beside_look_outside(s);
 }
 
-/* Whether `need` bytes fit beside what runs, which has more or less set aside. Slots give way. */
-static bool fits(struct pith_scheduler *s, int64_t need)
+/* Whether `need` bytes of an answer's pages fit beside what runs, which has more or less set aside,
+   and what stands beside all pages. Slots give way. */
+static bool fits(struct pith_scheduler *s, struct sched_answer *a, int64_t need)
 {
-    int64_t limit = s->kv_bytes - (int64_t)(s->params.watermark * (double)s->kv_bytes);
+    int64_t limit =
+        scheduler_beside_limit(s, a) - (int64_t)(s->params.watermark * (double)s->kv_bytes);
     int64_t others = s->room.outside + s->room.set_aside;
     if (!s->engine->traits.bounded)
         others = used_bytes(s) - scheduler_parked_alone_bytes(s) + growth(s);
@@ -309,13 +325,14 @@ static pith_status take_in(struct pith_scheduler *s, struct sched_answer *a, int
         PI_TRY(pi_seq_swap_in(a->seq, a->swapped, err));
         a->swapped = NULL;
         s->room.swapped -= host;
+        scheduler_beside_away(s, &a->beside.own, -1);
         s->stats.n_swapped--;
         return PITH_OK;
     }
     PI_TRY(begin_seq(s, a, &n_found, err));
     if (!s->engine->traits.bounded)
         need -= shared_bytes(s, a, n_found);
-    *waits = !alone && !fits(s, need);
+    *waits = !alone && !fits(s, a, need);
     if (*waits) {
         pith_seq_free(a->seq);
         a->seq = NULL;
@@ -409,7 +426,7 @@ static pith_status find_room(struct pith_scheduler *s, struct sched_answer *a, i
     const pith_seq *parked = n_parked > 0 ? s->park.slot[a->park.from].seq : NULL;
     if (parked != NULL && parked->n_token == n_parked)
         *need = pi_max(*need, scheduler_slot_bytes(&s->park.slot[a->park.from]));
-    *waits = !fits(s, *need - found_bytes(s, a, n_parked));
+    *waits = !fits(s, a, *need - found_bytes(s, a, n_parked));
     if (!*waits || !alone)
         return PITH_OK;
     *waits = false;
@@ -462,6 +479,7 @@ bool scheduler_admit_first(struct pith_scheduler *s, bool *again)
     }
     scheduler_dequeue(s, a);
     start_running(s, a);
+    scheduler_beside_settle(s);
     return true;
 }
 
@@ -508,13 +526,16 @@ static void keep_tokens(struct sched_answer *a)
 /* Puts the sequence's pages into host memory, where there is room. */
 static bool put_away(struct pith_scheduler *s, struct sched_answer *a)
 {
-    if (!scheduler_host_room(s, pi_seq_held_bytes(a->seq)))
+    struct pi_own own = pi_seq_own(a->seq);
+    if (!scheduler_host_room(s, pi_seq_held_bytes(a->seq) + pi_own_sum(&own)))
         return false;
     if (pi_seq_swap_out(a->seq, &a->swapped, NULL) != PITH_OK)
         return false;
     if (a->state == ANSWER_GENERATING) /* else what was to be read still is */
         a->known.n = a->seq->n_token;
     s->room.swapped += kv_swapped_host_bytes(a->swapped);
+    a->beside.own = a->seq->away;
+    scheduler_beside_away(s, &a->beside.own, 1);
     s->stats.preempted_swap++;
     s->stats.n_swapped++;
     return true;

@@ -56,6 +56,9 @@ int32_t scheduler_final(const struct pith_scheduler *s, const struct request *r)
 int64_t scheduler_bytes(const struct pith_scheduler *s, const struct request *r, int32_t mark,
                         int32_t n);
 
+/* Pages that the running answers may still take of those that were set aside for them. */
+int64_t scheduler_growth(const struct pith_scheduler *s);
+
 /* The share of the possible growth of answers that is set aside. */
 double scheduler_reserve(const struct pith_scheduler *s);
 

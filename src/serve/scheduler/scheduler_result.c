@@ -236,6 +236,7 @@ static void release(struct pith_scheduler *s, struct sched_answer *a)
     a->state = ANSWER_ENDED;
     if (a->swapped != NULL) {
         s->room.swapped -= kv_swapped_host_bytes(a->swapped);
+        scheduler_beside_away(s, &a->beside.own, -1);
         s->stats.n_swapped--;
         kv_swapped_free(a->swapped);
         a->swapped = NULL;

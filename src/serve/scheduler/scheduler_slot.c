@@ -58,6 +58,7 @@ static void forget_return(struct pith_scheduler *s, struct slot *slot)
 pith_seq *scheduler_slot_empty(struct pith_scheduler *s, struct slot *slot)
 {
     pith_seq *seq = slot->seq;
+    scheduler_beside_park(s, slot, -1);
     slot->seq = NULL;
     s->park.n_return -= slot->is_return;
     slot->is_return = false;
@@ -74,6 +75,8 @@ void scheduler_slot_clear(struct pith_scheduler *s, struct slot *slot)
         s->stats.n_parked_swapped--;
         kv_swapped_free(slot->swapped);
         slot->swapped = NULL;
+        scheduler_beside_away(s, &slot->own, -1);
+        slot->own = (struct pi_own){0}; /* nothing of it is counted as parked */
     }
     if (slot->seq != NULL)
         pith_seq_free(scheduler_slot_empty(s, slot));
@@ -86,6 +89,7 @@ static void park(struct pith_scheduler *s, struct slot *slot, pith_seq *seq, uin
     slot->salt = salt;
     slot->session = 0;
     slot->stamp = slot->parked_at = ++s->park.n_park;
+    scheduler_beside_park(s, slot, 1);
     s->stats.n_parked++;
     changed(s);
 }
@@ -225,7 +229,7 @@ void scheduler_slot_mark_return(struct pith_scheduler *s, struct sched_answer *a
         a->request->on_prompt != NULL)
         return;
     forget_return(s, &s->park.slot[a->park.slot]);
-    int32_t i = find_place(s);
+    int32_t i = scheduler_beside_fits_copy(s, a) ? find_place(s) : -1;
     if (i < 0 || pith_seq_fork(a->seq, &seq, NULL) != PITH_OK)
         return;
     thin_rows(s);
@@ -344,7 +348,8 @@ bool scheduler_host_room(struct pith_scheduler *s, int64_t bytes)
     int64_t parked = 0;
     for (int32_t i = 0; i < s->park.n_slot && s->stats.n_parked_swapped > 0; i++)
         if (s->park.slot[i].swapped != NULL && !s->park.slot[i].held)
-            parked += kv_swapped_host_bytes(s->park.slot[i].swapped);
+            parked +=
+                kv_swapped_host_bytes(s->park.slot[i].swapped) + pi_own_sum(&s->park.slot[i].own);
     bool fits = bytes <= s->params.swap_bytes - (s->room.swapped - parked);
     if (!scheduler_ranks_agree(s, scheduler_ranks_fit(s, fits)))
         return false;
@@ -357,10 +362,13 @@ bool scheduler_host_room(struct pith_scheduler *s, int64_t bytes)
 static bool swap_out(struct pith_scheduler *s, struct slot *slot)
 {
     if (slot->is_return || !pi_seq_can_swap(slot->seq) ||
-        !scheduler_host_room(s, scheduler_slot_bytes(slot)) ||
+        !scheduler_host_room(s, scheduler_slot_bytes(slot) + pi_own_sum(&slot->own)) ||
         pi_seq_swap_out(slot->seq, &slot->swapped, NULL) != PITH_OK)
         return false;
     s->room.swapped += kv_swapped_host_bytes(slot->swapped);
+    scheduler_beside_park(s, slot, -1);
+    slot->own = slot->seq->away;
+    scheduler_beside_away(s, &slot->own, 1);
     s->stats.n_parked_swapped++;
     changed(s);
     pi_log(PITH_LOG_DEBUG, "scheduler swapped slot=%d tokens=%d", (int)(slot - s->park.slot),
@@ -373,6 +381,7 @@ bool scheduler_slot_give(struct pith_scheduler *s)
     struct slot *first = find_oldest(s, false);
     if (first != NULL && !swap_out(s, first))
         drop(s, first);
+    scheduler_beside_bound(s);
     return first != NULL;
 }
 
@@ -384,7 +393,7 @@ pith_status scheduler_slot_bring(struct pith_scheduler *s, struct slot *slot, pi
         return PITH_OK;
     int64_t host = kv_swapped_host_bytes(swapped), pool = kv_swapped_pool_bytes(swapped);
     slot->held = true;
-    bool fits = scheduler_make_room(s, pool);
+    bool fits = scheduler_make_room(s, pool + (s->beside.room > 0 ? pi_own_sum(&slot->own) : 0));
     slot->held = held;
     if (!fits)
         return pi_fail(err, PITH_KV_FULL, "a parked sequence takes %lld bytes of pages",
@@ -393,6 +402,8 @@ pith_status scheduler_slot_bring(struct pith_scheduler *s, struct slot *slot, pi
     slot->swapped = NULL;
     s->step.spare -= pool;
     s->room.swapped -= host;
+    scheduler_beside_away(s, &slot->own, -1);
+    scheduler_beside_park(s, slot, 1);
     s->stats.n_parked_swapped--;
     changed(s);
     return PITH_OK;
@@ -480,6 +491,7 @@ pith_status pith_scheduler_slot_restore(pith_scheduler *s, int32_t i, const char
     slot->n_generated = slot->n_cached = 0;
     if (n_token != NULL)
         *n_token = pith_seq_length(seq);
+    scheduler_beside_settle(s);
     scheduler_show(s);
     return PITH_OK;
 }

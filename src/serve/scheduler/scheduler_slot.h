@@ -20,6 +20,7 @@ struct slot {
     uint64_t session;           /* likewise */
     int64_t stamp;              /* counts up, another for everything that is parked */
     int64_t parked_at;          /* counts up: which was used last */
+    struct pi_own own;          /* of what is parked, beside its pages: scheduler_beside.c */
     bool dropped;               /* what was parked made room */
     bool held;                  /* what is parked may not make room now */
     bool is_return; /* a place to return to: a conversation as it was before its last answer */

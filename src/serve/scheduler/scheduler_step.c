@@ -312,6 +312,7 @@ static bool plan_running(struct pith_scheduler *s)
         s->running[i]->step.n_take = 0;
     s->step.tokens_left = step_tokens(s);
     s->step.takes_memory = false;
+    scheduler_beside_settle(s);
     s->step.spare = kv_cache_free_bytes(s->engine->kv);
     for (int32_t i = 0; i < s->n_running; i++)
         if (s->running[i]->state == ANSWER_GENERATING && !plan_tokens(s, s->running[i], 1))

@@ -302,5 +302,8 @@ size_t keep_scratch_at(struct keep *k, int32_t n_token, int32_t n_thread)
     if (c->policy->scratch_size != NULL)
         room.scratch_size =
             pi_align(c->policy->scratch_size(&c->params, &k->model, k->data, room.cap), 64);
-    return lay_out(k, &room, NULL) + (keep_overwrites(k) ? keep_steps_bytes(k, (int32_t)cap) : 0);
+    size_t bytes = lay_out(k, &room, NULL);
+    struct room now = {k->cap, k->cap_set, k->cap_all, k->scratch_size};
+    lay_out(k, &now, k->block); /* rounds go on with what there is */
+    return bytes + (keep_overwrites(k) ? keep_steps_bytes(k, (int32_t)cap) : 0);
 }
