@@ -274,7 +274,8 @@ bool scheduler_make_room(struct pith_scheduler *s, int64_t bytes)
         if (scheduler_ranks_fit(s, lacks <= 0))
             return true;
         s->prefixes_changed = true;
-        if ((s->prefix == NULL || prefix_reclaim(s->prefix, lacks) == 0) && !scheduler_slot_give(s))
+        if ((s->prefix == NULL || prefix_reclaim(s->prefix, lacks) == 0) &&
+            !scheduler_slot_give(s) && (s->prefix == NULL || prefix_reclaim_rest(s->prefix) == 0))
             return false;
     }
 }
@@ -619,6 +620,8 @@ bool scheduler_relieve(struct pith_scheduler *s, struct sched_answer *needy, int
     if (s->prefix != NULL && s->engine->traits.bounded && prefix_clear(s->prefix) > 0)
         return true;
     if (scheduler_slot_give(s))
+        return true;
+    if (s->prefix != NULL && prefix_reclaim_rest(s->prefix) > 0)
         return true;
     if (s->params.pressure && s->engine->traits.bounded && relieve_keep(s))
         return true;
