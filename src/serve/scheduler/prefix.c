@@ -392,18 +392,34 @@ int64_t prefix_clear(struct prefix_cache *cache)
 /* A node stays where a sequence uses it, or a node behind it stays. Children come first. */
 int64_t prefix_unused_bytes(const struct prefix_cache *cache)
 {
-    int64_t bytes = 0, n_window = 0, state = kv_bytes_of_state(kv_cache_geometry(cache->kv));
+    int64_t bytes = 0, n_window = 0;
     for (struct node *node = cache->oldest; node != NULL; node = node->younger) {
         bool stays = node->n_kept > 0 || !kv_block_is_alone(cache->kv, node->block);
         node->n_kept = 0;
         bytes += stays ? 0 : kv_block_held_bytes(cache->kv, node->block);
-        if (stays && state > 0 && kv_block_state_is_spare(cache->kv, node->block))
-            bytes += state;
         n_window += kv_block_windows_are_alone(cache->kv, node->block);
         if (stays && node->parent != NULL)
             node->parent->n_kept++;
     }
     return bytes + n_window * kv_block_window_bytes(cache->kv);
+}
+
+/* The same nodes, where they stay. */
+int64_t prefix_rest_bytes(const struct prefix_cache *cache)
+{
+    int64_t bytes = 0, state = kv_bytes_of_state(kv_cache_geometry(cache->kv));
+    for (struct node *node = cache->oldest; node != NULL; node = node->younger) {
+        bool alone = kv_block_is_alone(cache->kv, node->block);
+        bool stays = node->n_kept > 0 || !alone;
+        if (alone && node->n_kept > 0)
+            bytes += kv_block_held_bytes(cache->kv, node->block);
+        else if (!alone && state > 0 && kv_block_state_is_spare(cache->kv, node->block))
+            bytes += state;
+        node->n_kept = 0;
+        if (stays && node->parent != NULL)
+            node->parent->n_kept++;
+    }
+    return bytes;
 }
 
 int64_t prefix_count(const struct prefix_cache *cache)

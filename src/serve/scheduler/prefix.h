@@ -54,8 +54,9 @@ int64_t prefix_reclaim_rest(struct prefix_cache *cache);
 /* Forgets all blocks, those that sequences use too, whose pages are then the sequences' alone;
    returns how many there were. */
 int64_t prefix_clear(struct prefix_cache *cache);
-/* Bytes that prefix_reclaim could free, and states that prefix_reclaim_rest could. */
+/* Bytes that prefix_reclaim could free, and those beside them that prefix_reclaim_rest could. */
 int64_t prefix_unused_bytes(const struct prefix_cache *cache);
+int64_t prefix_rest_bytes(const struct prefix_cache *cache);
 int64_t prefix_count(const struct prefix_cache *cache);   /* blocks */
 int64_t prefix_dropped(const struct prefix_cache *cache); /* by prefix_reclaim, so far */
 

@@ -173,7 +173,7 @@ void scheduler_look_at_prefixes(struct pith_scheduler *s)
     if (s->prefix == NULL || !s->prefixes_changed)
         return;
     s->stats.prefix_pages = prefix_count(s->prefix);
-    s->stats.prefix_bytes = prefix_unused_bytes(s->prefix);
+    s->stats.prefix_bytes = prefix_unused_bytes(s->prefix) + prefix_rest_bytes(s->prefix);
     s->stats.prefix_dropped = prefix_dropped(s->prefix);
     s->prefixes_changed = false;
 }
