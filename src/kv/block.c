@@ -147,6 +147,23 @@ void kv_block_hold_state(const struct kv_seq *seq, int32_t n_token, struct kv_bl
     kv_page_hold(seq->cache, seq->cache->state, page);
 }
 
+bool kv_block_state_is_spare(const struct kv_cache *cache, const struct kv_block *block)
+{
+    for (const struct kv_seq *seq = cache->first; seq != NULL && block->state >= 0; seq = seq->next)
+        if (seq->state.page == block->state)
+            return false;
+    return block->state >= 0;
+}
+
+bool kv_block_drop_state(struct kv_cache *cache, struct kv_block *block)
+{
+    if (block->state < 0)
+        return false;
+    kv_page_release(cache, cache->state, block->state);
+    block->state = -1;
+    return true;
+}
+
 /* ---- lanes with windows ---- */
 
 int64_t kv_block_window_bytes(const struct kv_cache *cache)

@@ -30,6 +30,10 @@ int64_t kv_block_held_bytes(const struct kv_cache *cache, const struct kv_block 
    block has one at most. Whether a sequence can begin with blocks of which this is the last. */
 void kv_block_hold_state(const struct kv_seq *seq, int32_t n_token, struct kv_block *block);
 bool kv_block_ends(const struct kv_cache *cache, const struct kv_block *block);
+/* Whether a block holds a state that is no sequence's own: dropping it frees its bytes. One that a
+   sequence keeps is free then. And drops what it holds; false: nothing. */
+bool kv_block_state_is_spare(const struct kv_cache *cache, const struct kv_block *block);
+bool kv_block_drop_state(struct kv_cache *cache, struct kv_block *block);
 /* Appends blocks, of ascending positions, to every lane of a sequence. Its lanes hold full pages of
    earlier positions only, and reserve none. Counts go up, nothing is copied. With states the
    sequence is empty, and takes the state of the last block. INVALID, NOMEM leave it as it was. */

@@ -300,6 +300,32 @@ TEST(keeps_what_a_sequence_uses)
     rig_free(&r);
 }
 
+/* A page that no sequence uses is held for the pages behind it. It goes last, and with it they are
+   forgotten; the sequence keeps them. */
+TEST(what_is_held_for_pages_behind_it_goes_last)
+{
+    struct rig r = rig_make(&geometry, N_PAGE);
+    int64_t block = kv_block_bytes(r.kv);
+    int32_t text[3 * LEN + 1];
+    fill_text(text, 3 * LEN + 1, 13);
+    publish(&r, text, 3 * LEN);
+    struct kv_seq *seq = begin_seq(&r, text, 3 * LEN + 1, 3 * LEN);
+    assert_int_equal(prefix_rest_bytes(r.cache), 0);
+    assert_int_equal(prefix_reclaim_rest(r.cache), 0);
+    for (int32_t l = 0; l < 2; l++)
+        for (int32_t h = 0; h < 2; h++)
+            kv_lane_drop_first(seq, l, h);
+    assert_int_equal(prefix_unused_bytes(r.cache), 0);
+    assert_int_equal(prefix_rest_bytes(r.cache), block);
+    assert_int_equal(prefix_reclaim_rest(r.cache), block);
+    assert_int_equal(prefix_rest_bytes(r.cache), 0);
+    assert_int_equal(prefix_count(r.cache), 0);
+    assert_int_equal(used(&r), 2 * block);
+    kv_seq_free(seq);
+    assert_int_equal(used(&r), 0);
+    rig_free(&r);
+}
+
 /* ---- no memory ---- */
 
 TEST(failing_memory_publishes_less)

@@ -63,7 +63,8 @@ static const pith_answer_result *run_prompt(pith_scheduler *s, struct ask *ask, 
     ask->request.slot = PITH_SLOT_ANY;
     submit(s, ask);
     run_all(s);
-    assert_int_equal(ask->answer[0].result.status, PITH_OK);
+    if (ask->answer[0].result.status != PITH_OK)
+        fail_msg("%s", ask->answer[0].message);
     return &ask->answer[0].result;
 }
 
@@ -172,4 +173,25 @@ TEST(a_read_policy_is_asked_again)
                             20 * sizeof(*again.answer[0].hash));
     }
     free_both(s, e);
+}
+
+/* A parked conversation keeps states, and the cache of prefixes has them, too. They leave their
+   memory to a prompt that takes all of it. So do the states that the prompt itself published. */
+TEST(states_that_are_kept_leave_their_memory)
+{
+    static struct ask ask;
+    static struct heard alone;
+    pith_engine *lone = engine_of(hybrid, NULL, NULL);
+    pith_engine *e = engine_with(
+        hybrid, (pith_engine_params){
+                    .chunk = 64, .n_thread = 1, .kv_tokens = 20 * PAGE_LEN, .page_len = PAGE_LEN});
+    pith_scheduler *s = scheduler_make(e, NULL);
+    run_prompt(s, &ask, tokens, 200, 10);
+    for (int32_t turn = 0; turn < 2; turn++) {
+        run_prompt(s, &ask, tokens + 190 * turn, 20 * PAGE_LEN - 4, 4);
+        generate_alone(lone, &ask, 0, &alone);
+        expect_same(&ask.answer[0], &alone, "all of the memory");
+    }
+    free_both(s, e);
+    pith_engine_free(lone);
 }

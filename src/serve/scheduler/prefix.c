@@ -351,6 +351,33 @@ int64_t prefix_reclaim(struct prefix_cache *cache, int64_t bytes)
     return freed;
 }
 
+/* Whether a page that no sequence uses is held for what lies behind it: for this node. */
+static bool is_behind_unused(const struct prefix_cache *cache, const struct node *node)
+{
+    while (node != NULL && !kv_block_is_alone(cache->kv, node->block))
+        node = node->parent;
+    return node != NULL;
+}
+
+/* Children come first. A state that is a sequence's own, too, is written to without a copy then. */
+int64_t prefix_reclaim_rest(struct prefix_cache *cache)
+{
+    int64_t freed = 0, state = kv_bytes_of_state(kv_cache_geometry(cache->kv));
+    struct node *younger;
+    for (struct node *node = cache->oldest; node != NULL; node = younger) {
+        younger = node->younger;
+        freed += kv_block_drop_state(cache->kv, node->block) ? state : 0;
+        if (node->n_child > 0 || !is_behind_unused(cache, node))
+            continue;
+        bool alone = kv_block_is_alone(cache->kv, node->block);
+        freed += alone ? kv_block_held_bytes(cache->kv, node->block) : 0;
+        tell(cache, PITH_PREFIX_REMOVED, node);
+        drop(cache, node);
+        cache->n_dropped++;
+    }
+    return freed;
+}
+
 int64_t prefix_clear(struct prefix_cache *cache)
 {
     int64_t n = cache->n_node;
@@ -375,6 +402,24 @@ int64_t prefix_unused_bytes(const struct prefix_cache *cache)
             node->parent->n_kept++;
     }
     return bytes + n_window * kv_block_window_bytes(cache->kv);
+}
+
+/* The same nodes, where they stay. */
+int64_t prefix_rest_bytes(const struct prefix_cache *cache)
+{
+    int64_t bytes = 0, state = kv_bytes_of_state(kv_cache_geometry(cache->kv));
+    for (struct node *node = cache->oldest; node != NULL; node = node->younger) {
+        bool alone = kv_block_is_alone(cache->kv, node->block);
+        bool stays = node->n_kept > 0 || !alone;
+        if (alone && node->n_kept > 0)
+            bytes += kv_block_held_bytes(cache->kv, node->block);
+        else if (!alone && state > 0 && kv_block_state_is_spare(cache->kv, node->block))
+            bytes += state;
+        node->n_kept = 0;
+        if (stays && node->parent != NULL)
+            node->parent->n_kept++;
+    }
+    return bytes;
 }
 
 int64_t prefix_count(const struct prefix_cache *cache)

@@ -48,11 +48,15 @@ int32_t prefix_publish(struct prefix_cache *cache, uint64_t salt, const int32_t 
 /* Frees blocks that no sequence uses, and their pages of windows before the rest, until `bytes`
    of pages came free, or none is left. Returns the bytes. */
 int64_t prefix_reclaim(struct prefix_cache *cache, int64_t bytes);
+/* Frees what is left: states behind blocks that are used, and blocks that no sequence uses but for
+   what lies behind them, which is forgotten. Returns the bytes. */
+int64_t prefix_reclaim_rest(struct prefix_cache *cache);
 /* Forgets all blocks, those that sequences use too, whose pages are then the sequences' alone;
    returns how many there were. */
 int64_t prefix_clear(struct prefix_cache *cache);
-/* Bytes that prefix_reclaim could free. */
+/* Bytes that prefix_reclaim could free, and those beside them that prefix_reclaim_rest could. */
 int64_t prefix_unused_bytes(const struct prefix_cache *cache);
+int64_t prefix_rest_bytes(const struct prefix_cache *cache);
 int64_t prefix_count(const struct prefix_cache *cache);   /* blocks */
 int64_t prefix_dropped(const struct prefix_cache *cache); /* by prefix_reclaim, so far */
 

@@ -185,7 +185,7 @@ void scheduler_look_at_prefixes(struct pith_scheduler *s)
     if (s->prefix == NULL || !s->prefixes_changed)
         return;
     s->stats.prefix_pages = prefix_count(s->prefix);
-    s->stats.prefix_bytes = prefix_unused_bytes(s->prefix);
+    s->stats.prefix_bytes = prefix_unused_bytes(s->prefix) + prefix_rest_bytes(s->prefix);
     s->stats.prefix_dropped = prefix_dropped(s->prefix);
     s->prefixes_changed = false;
 }
@@ -290,7 +290,8 @@ bool scheduler_make_room(struct pith_scheduler *s, int64_t bytes)
         if (scheduler_ranks_fit(s, lacks <= 0))
             return true;
         s->prefixes_changed = true;
-        if ((s->prefix == NULL || prefix_reclaim(s->prefix, lacks) == 0) && !scheduler_slot_give(s))
+        if ((s->prefix == NULL || prefix_reclaim(s->prefix, lacks) == 0) &&
+            !scheduler_slot_give(s) && (s->prefix == NULL || prefix_reclaim_rest(s->prefix) == 0))
             return false;
     }
 }
@@ -640,6 +641,8 @@ bool scheduler_relieve(struct pith_scheduler *s, struct sched_answer *needy, int
     if (s->prefix != NULL && s->engine->traits.bounded && prefix_clear(s->prefix) > 0)
         return true;
     if (scheduler_slot_give(s))
+        return true;
+    if (s->prefix != NULL && prefix_reclaim_rest(s->prefix) > 0)
         return true;
     if (s->params.pressure && s->engine->traits.bounded && relieve_keep(s))
         return true;
