@@ -59,9 +59,27 @@ static int64_t beside_at(const struct pi_account *a, int32_t n_token)
            n_token / a->g->page_len * kv_block_head_bytes(a->g) + pi_verbs_beside_at(a, n_token);
 }
 
-int64_t pi_account_whole(const struct pi_account *a, int32_t n_token)
+/* Threads with buffers of their own: at most so many, and at most this part of the other bytes,
+   but for the first. More threads than that shorten rounds and recalls by little. */
+enum { WORKERS_MOST = 16, WORKERS_PART = 16 };
+
+static int64_t without_work(const struct pi_account *a, int32_t n_token)
 {
     return pi_account_pages(a, n_token) + pi_verbs_tier_at(a, n_token) + beside_at(a, n_token);
+}
+
+/* Bytes that are there for the buffers of threads. It grows with the tokens as all its parts do,
+   which the bytes of as many buffers as fit would not. */
+static int64_t work_at(const struct pi_account *a, int32_t n_token)
+{
+    int64_t least = pi_verbs_work_at(a, n_token, 1);
+    int64_t most = pi_verbs_work_at(a, n_token, WORKERS_MOST);
+    return pi_max(least, pi_min(most, without_work(a, n_token) / WORKERS_PART));
+}
+
+int64_t pi_account_whole(const struct pi_account *a, int32_t n_token)
+{
+    return without_work(a, n_token) + work_at(a, n_token);
 }
 
 /* The most tokens of one sequence, up to the longest, that take no more than `bytes`. */
@@ -77,6 +95,17 @@ static int32_t most_tokens(const struct pi_account *a, int64_t bytes,
             high = mid - 1;
     }
     return low;
+}
+
+int32_t pi_account_workers(const struct pi_account *a, int64_t budget, int64_t pages)
+{
+    int32_t n = budget > 0 ? most_tokens(a, budget, pi_account_whole)
+                           : most_tokens(a, pages, pi_account_pages);
+    int64_t bytes = work_at(a, n);
+    int32_t n_worker = WORKERS_MOST;
+    while (n_worker > 1 && pi_verbs_work_at(a, n, n_worker) > bytes)
+        n_worker--;
+    return n_worker;
 }
 
 /* part * whole / of, where all are bytes. */
@@ -111,7 +140,8 @@ pith_status pi_account_split(const struct pi_account *a, int64_t budget, int64_t
                        "memory_bytes: %lld bytes are less than the %lld that one token takes: %lld "
                        "of pages, %lld of recall's tier, %lld of tables and policies",
                        (long long)budget, (long long)least, (long long)pi_account_pages(a, 1),
-                       (long long)pi_verbs_tier_at(a, 1), (long long)beside_at(a, 1));
+                       (long long)pi_verbs_tier_at(a, 1),
+                       (long long)(beside_at(a, 1) + work_at(a, 1)));
     int32_t n = (int32_t)pi_max(1, most_tokens(a, budget, pi_account_whole));
     /* The tier that was asked for does not grow with the budget; all else does. */
     int64_t whole = pi_account_whole(a, n) - ram;

@@ -14,7 +14,6 @@ struct pi_account {
     int32_t n_group; /* query heads of a KV head */
     int32_t n_ctx;   /* tokens of the longest conversation */
     int64_t ram;     /* of the tier, as it was asked for */
-    int32_t n_thread;
     size_t mark_size; /* bytes beside an entry */
     const struct policy_model *model;
     struct keep *keep; /* made for its sizes; NULL: there is no keep policy, or pages alone count */
@@ -30,6 +29,12 @@ int64_t pi_account_whole(const struct pi_account *a, int32_t n_token);
 
 /* Pages of such a sequence, counting one more of each lane. */
 int64_t pi_account_page_count(const struct pi_account *a, int32_t n_token);
+
+/* Threads that rounds and recalls run on, whatever their processor has. Each has buffers as long as
+   the lanes. There are as many as a part of the sequence's other bytes pays for, and one at least.
+   So the bytes that a budget leaves to entries are the same on any machine. The sequence is the
+   longest that the budget holds; budget 0: that fills pages of `pages` bytes. */
+int32_t pi_account_workers(const struct pi_account *a, int64_t budget, int64_t pages);
 
 /* Bytes of recall's tier beside pages of `pages` bytes: the size that was asked for. Without one
    it is as much as sequences evict that fill those pages. 0 without a tier. */

@@ -382,7 +382,7 @@ static pith_status open_scores(struct run *r, pith_error *err)
 static pith_status read_twice(struct run *r, pith_error *err)
 {
     struct pi_pass *pass = r->engine->pass;
-    struct pi_pass_watch watch = {r, plan_rows, show_attention, NULL};
+    struct pi_pass_watch watch = {r, plan_rows, show_attention, NULL, 0};
     struct calibration_search how = {.n_thread = r->engine->n_thread};
     PI_TRY(pi_pass_set_tap(pass, &(struct pi_pass_tap){.fn = show_first, .user = r}, err));
     PI_TRY(pi_pass_set_watch(pass, &watch, err));

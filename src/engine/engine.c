@@ -190,7 +190,6 @@ static pith_status make_plan(const pith_model *model, const pith_engine_params *
                                        .n_group = out->model.n_group,
                                        .n_ctx = hp->n_ctx_train,
                                        .ram = policies->recall.kv.ram,
-                                       .n_thread = out->n_thread,
                                        .mark_size = pi_keep_mark_size(policies, &out->geometry),
                                        .model = &out->model};
     PI_TRY(size_memory(params, out, err));
@@ -319,6 +318,21 @@ static void log_stage(const struct plan *plan, int32_t i)
            (long long)pi_split_weights(plan->split.model, s), (long long)plan->kv_bytes);
 }
 
+/* Threads with buffers of their own. They are never more than the loops have. */
+static pith_status count_workers(const pith_engine_params *params, struct plan *plan, int32_t *out,
+                                 pith_error *err)
+{
+    int64_t budget = pi_over_ranks_part(plan->split.model, params->memory_bytes);
+    int64_t *ram = &plan->policies.recall.kv.ram, found = *ram;
+    PI_TRY(open_account(plan, err));
+    *ram = plan->account.ram;
+    *out = pi_account_workers(&plan->account, budget, plan->kv_bytes);
+    *ram = found;
+    close_account(plan);
+    *out = (int32_t)pi_min(*out, pi_min(plan->n_thread, pi_thread_count()));
+    return PITH_OK;
+}
+
 pith_status pith_engine_create(const pith_model *model, const pith_engine_params *params,
                                pith_engine **out, pith_error *err)
 {
@@ -356,7 +370,9 @@ pith_status pith_engine_create(const pith_model *model, const pith_engine_params
         log_stage(&plan, i);
     plan.stages.progress = params->progress;
     plan.stages.progress_user = params->progress_user;
-    pith_status status = kv_cache_create(&plan.geometry, plan.kv_bytes, &e->kv, err);
+    pith_status status = count_workers(params, &plan, &e->n_worker, err);
+    if (status == PITH_OK)
+        status = kv_cache_create(&plan.geometry, plan.kv_bytes, &e->kv, err);
     if (status == PITH_OK)
         status = pi_pass_create(model, &plan.geometry, &plan.stages, plan.chunk, plan.n_thread,
                                 &e->pass, err);
@@ -499,7 +515,7 @@ pith_status pi_seq_grow(struct pith_seq *seq, int32_t n, pith_error *err)
                        seq->n_token);
     if (seq->n_token + n <= seq->cap)
         return PITH_OK;
-    int64_t cap = pi_min(pi_max(seq->n_token + (int64_t)n, 2 * (int64_t)seq->cap), INT32_MAX);
+    int64_t all = seq->n_token + (int64_t)n, cap = pi_min(all + all / 8, INT32_MAX);
     int32_t *tokens = pi_mem_grow(PI_MEM_TABLE, seq->tokens, (size_t)cap, sizeof(*tokens));
     if (tokens == NULL)
         return pi_fail(err, PITH_NOMEM, "no memory for a list of %lld tokens", (long long)cap);

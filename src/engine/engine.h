@@ -30,6 +30,7 @@ struct pith_engine {
     int64_t memory_bytes;           /* of all that grows with them; 0: nothing was said */
     int32_t chunk;
     int32_t n_thread;
+    int32_t n_worker; /* threads of rounds and recalls (pi_account_workers) */
     struct policy_set policies;
     struct engine_traits traits;                 /* of them: what follows from which there are */
     const struct seq_hooks *verb[PI_VERBS_MOST]; /* [n_verb] in the order of verbs.c's table */

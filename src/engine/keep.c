@@ -41,7 +41,7 @@ static pith_status open_keep(struct pith_engine *e, const pith_engine_params *pa
     k->step_of = pi_mem_alloc_n(PI_MEM_SCRATCH, (size_t)e->chunk, sizeof(*k->step_of));
     if (k->text == NULL || k->step_of == NULL)
         return pi_fail(err, PITH_NOMEM, "no memory for the options of a keep policy");
-    PI_TRY(keep_create(&e->policies.keep, model, e->n_thread, &k->handle, err));
+    PI_TRY(keep_create(&e->policies.keep, model, e->n_worker, &k->handle, err));
     e->traits.state_size = keep_state_size(k->handle);
     if (keep_learns(k->handle)) {
         k->learn = pi_mem_alloc_n(PI_MEM_SCRATCH, (size_t)e->chunk, sizeof(*k->learn));
@@ -90,15 +90,26 @@ static int64_t beside_at(const struct pi_account *a, int32_t n_token)
 {
     const uint32_t needs = keep_config_needs(&a->policies->keep);
     const struct pi_hparams *hp = &a->model->model->hp;
+    int64_t bytes = 0;
+    if (a->keep != NULL)
+        bytes = (int64_t)(keep_state_size(a->keep) + keep_scratch_at(a->keep, n_token, 0));
+    if ((needs & KEEP_NEED_REPEAT) != 0)
+        bytes += (int64_t)a->model->g.n_layer * hp->n_head * n_token * (int64_t)sizeof(float);
+    return bytes;
+}
+
+/* What threads have for choices, and for weights of attention. */
+static int64_t work_at(const struct pi_account *a, int32_t n_token, int32_t n_worker)
+{
+    const uint32_t needs = keep_config_needs(&a->policies->keep);
     int64_t longest = keep_longest_at(&a->policies->keep, &a->model->g, n_token), bytes = 0;
     if (a->keep != NULL)
-        bytes = (int64_t)(keep_state_size(a->keep) + keep_scratch_at(a->keep, n_token));
-    if ((needs & KEEP_NEED_REPEAT) != 0) {
+        bytes = (int64_t)(keep_scratch_at(a->keep, n_token, n_worker) -
+                          keep_scratch_at(a->keep, n_token, 0));
+    if ((needs & KEEP_NEED_REPEAT) != 0)
         longest += KEEP_REPEAT_MOST;
-        bytes += (int64_t)a->model->g.n_layer * hp->n_head * n_token * (int64_t)sizeof(float);
-    }
     if ((needs & (KEEP_NEED_WEIGHTS | KEEP_NEED_STEP_WEIGHTS | KEEP_NEED_REPEAT)) != 0)
-        bytes += (int64_t)pi_pass_watch_bytes(hp, a->n_thread, longest);
+        bytes += (int64_t)pi_pass_watch_bytes(&a->model->model->hp, n_worker, longest);
     return bytes;
 }
 
@@ -368,6 +379,7 @@ const struct seq_hooks pi_keep_hooks = {
     .name = "keep",
     .has = has_keep,
     .beside_at = beside_at,
+    .work_at = work_at,
     .open = open_keep,
     .close = close_keep,
     .count = count_keep,

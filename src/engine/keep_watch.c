@@ -196,7 +196,7 @@ pith_status pi_keep_watch(struct pith_engine *e, pith_error *err)
 {
     const struct pi_pass_writer writer = {e, show_written,
                                           keep_predicts(e->keep.handle) ? predict_there : NULL};
-    const struct pi_pass_watch watch = {e, plan_lanes, show_attention, finish_lanes};
+    const struct pi_pass_watch watch = {e, plan_lanes, show_attention, finish_lanes, e->n_worker};
     uint32_t needs = e->traits.needs;
     if ((needs & KEEP_NEED_ROWS) != 0)
         PI_TRY(watch_rows(e, err));

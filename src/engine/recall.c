@@ -51,7 +51,7 @@ static pith_status open_tier(struct pith_engine *e, const pith_engine_params *pa
     if (e->recall.take == NULL || e->recall.asked == NULL)
         return pi_fail(err, PITH_NOMEM, "no memory for recall");
     pi_pass_set_recaller(e->pass, &recaller);
-    return recall_tier_create(o, model, e->kv, e->n_thread, &e->recall.tier, err);
+    return recall_tier_create(o, model, e->kv, e->n_worker, &e->recall.tier, err);
 }
 
 static void close_tier(struct pith_engine *e)
@@ -383,7 +383,7 @@ static void ask_again(struct pith_seq *seq, const pith_batch_item *item, int32_t
     if (item == NULL || (left + item->n_rest != 0 && pi_item_tokens(item) != 1))
         return;
     if (r->n_asked > 0 && r->guests != NULL)
-        pi_parallel_items(seq->engine->n_thread, (int64_t)lane_count(seq->engine), choose_again,
+        pi_parallel_items(seq->engine->n_worker, (int64_t)lane_count(seq->engine), choose_again,
                           seq);
 }
 
@@ -482,19 +482,26 @@ static int32_t most_guests(const struct pi_account *a, int32_t n_token)
     return most;
 }
 
-/* Its tables and the guests', remembered queries, and the recalls' working memory. */
+/* Its tables and the guests', and remembered queries. */
 static int64_t beside_at(const struct pi_account *a, int32_t n_token)
 {
     const struct recall_kv_options *o = &a->policies->recall.kv;
     const struct kv_geometry *g = &a->model->g;
-    int64_t work = 0, n_lane = (int64_t)g->n_layer * g->n_head;
+    int64_t n_lane = (int64_t)g->n_layer * g->n_head;
     int64_t asked = o->last * (int64_t)a->n_group * g->dim_k * (int64_t)sizeof(float);
-    /* Statistics that cannot be read are refused when the engine is made. */
-    (void)recall_work_at(o, a->model, a->n_thread, n_token, &work, NULL);
     return recall_tables_at(o, a->model, n_token) +
            kv_seq_bytes_at(a->g, a->mark_size, most_guests(a, n_token),
                            n_lane * most_guests(a, n_token)) +
-           n_lane * (asked + OF_LANE) + work;
+           n_lane * (asked + OF_LANE);
+}
+
+static int64_t work_at(const struct pi_account *a, int32_t n_token, int32_t n_worker)
+{
+    int64_t bytes = 0;
+    /* Statistics that cannot be read are refused when the engine is made. */
+    (void)recall_work_at(&a->policies->recall.kv, a->model, n_worker, n_token,
+                         most_guests(a, n_token), &bytes, NULL);
+    return bytes;
 }
 
 const struct seq_hooks pi_recall_hooks = {
@@ -502,6 +509,7 @@ const struct seq_hooks pi_recall_hooks = {
     .has = has_recall,
     .tier_at = tier_at,
     .beside_at = beside_at,
+    .work_at = work_at,
     .open = open_tier,
     .close = close_tier,
     .count = count_tier,

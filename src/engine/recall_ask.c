@@ -212,7 +212,7 @@ static void choose_there(struct turn *t, struct pi_recall_asked *asked, int32_t 
         t->asked = asked + i;
         t->n = (int32_t)pi_min(RECALL_ASK_MOST, n - i);
         ask(t->e, t->asked, t->n);
-        pi_parallel_items(t->e->n_thread, t->n, choose_scored, t);
+        pi_parallel_items(t->e->n_worker, t->n, choose_scored, t);
     }
 }
 
@@ -266,7 +266,7 @@ static void choose_guests(void *user, const struct pi_pass_asked *items, int32_t
     for (int32_t i = 0; i < n; i++)
         if (!seq_of(&items[i])->recall.alone)
             choose_there(&t, e->recall.asked, list_lanes(e, &items[i], false, e->recall.asked));
-    pi_parallel_items(e->n_thread, (int64_t)n * e->model->hp.n_head_kv, choose_lanes, &t);
+    pi_parallel_items(e->n_worker, (int64_t)n * e->model->hp.n_head_kv, choose_lanes, &t);
 }
 
 /* Queries of a turn are remembered. A token's are looked at where the device cannot score. */

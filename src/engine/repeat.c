@@ -29,7 +29,7 @@ struct pi_repeat {
     size_t *first;  /* [n_lane + 1] of a lane's rows in most */
     float *most;    /* [n_lane][n_group][len] the largest weight, scaled */
     size_t cap;     /* floats of most */
-    float *scratch; /* [n_thread][page_len * dim_v] of the policy's calls */
+    float *scratch; /* [n_worker][page_len * dim_v] of the policy's calls */
     int32_t at;     /* tokens of the part before the running pass */
     int32_t n_lead; /* and those whose queries do not count */
     const struct keep_view *view; /* of the sequence, while the policy is shown */
@@ -92,7 +92,7 @@ static pith_status make(struct pith_engine *e, struct pi_repeat *r, pith_error *
     r->inverse = pi_mem_alloc_n(PI_MEM_SCRATCH, (size_t)e->chunk, sizeof(float));
     r->len = pi_mem_alloc_n(PI_MEM_SCRATCH, n_lane, sizeof(*r->len));
     r->first = pi_mem_alloc_n(PI_MEM_SCRATCH, n_lane + 1, sizeof(*r->first));
-    r->scratch = pi_mem_alloc_n(PI_MEM_SCRATCH, (size_t)e->n_thread,
+    r->scratch = pi_mem_alloc_n(PI_MEM_SCRATCH, (size_t)e->n_worker,
                                 (size_t)g->page_len * (size_t)g->dim_v * sizeof(float));
     return r->tokens != NULL && r->inverse != NULL && r->len != NULL && r->first != NULL &&
                    r->scratch != NULL
@@ -102,7 +102,7 @@ static pith_status make(struct pith_engine *e, struct pi_repeat *r, pith_error *
 
 pith_status pi_keep_start_repeat(struct pith_engine *e, pith_error *err)
 {
-    const struct pi_pass_watch watch = {.user = e, .plan = plan_most};
+    const struct pi_pass_watch watch = {.user = e, .plan = plan_most, .n_thread = e->n_worker};
     const struct pi_pass_writer writer = {.user = e, .written = note_inputs};
     uint32_t needs = e->traits.needs;
     if ((needs & KEEP_NEED_REPEAT) == 0)
@@ -272,7 +272,7 @@ pith_status pi_seq_repeat(struct pith_seq *seq, int32_t n_token, pith_error *err
     }
     struct keep_view view = pi_seq_view(seq, n_token);
     r->view = &view;
-    pi_parallel_items(e->n_thread, (int64_t)lane_of(e, e->lanes.n_layer, 0), show_lanes, e);
+    pi_parallel_items(e->n_worker, (int64_t)lane_of(e, e->lanes.n_layer, 0), show_lanes, e);
     r->view = NULL;
     return PITH_OK;
 }

@@ -25,6 +25,8 @@ struct seq_hooks {
 
     int64_t (*tier_at)(const struct pi_account *a, int32_t n_token);   /* in a second tier */
     int64_t (*beside_at)(const struct pi_account *a, int32_t n_token); /* beside pages and tier */
+    /* Of what n_worker threads have each for themselves; not in beside_at. */
+    int64_t (*work_at)(const struct pi_account *a, int32_t n_token, int32_t n_worker);
 
     /* ---- the engine ---- */
 
@@ -117,6 +119,7 @@ void pi_verbs_stop(struct pith_seq *seq);
 bool pi_verbs_have_tier(const struct pi_account *a);
 int64_t pi_verbs_tier_at(const struct pi_account *a, int32_t n_token);
 int64_t pi_verbs_beside_at(const struct pi_account *a, int32_t n_token);
+int64_t pi_verbs_work_at(const struct pi_account *a, int32_t n_token, int32_t n_worker);
 void pi_verbs_count(const struct pith_engine *e, pith_memory_stats *out);
 int32_t pi_verbs_leave(const struct pith_engine *e, int32_t same, int32_t n_token);
 

@@ -283,6 +283,7 @@ static void attend(struct pi_pass *pass, int64_t work)
         .n = ((int64_t)pass->lanes.tile0[pass->lanes.n_segment] + pass->watching.n) *
              pass->model->hp.n_head_kv * pass->lanes.n_part,
         .work = work,
+        .n_thread = pass->watching.n > 0 ? pass->watching.n_thread : 0,
         .job = next_job,
         .done = pass->watching.n > 0 && pass->watching.fn.attended != NULL ? job_done : NULL,
     };

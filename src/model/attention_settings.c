@@ -10,6 +10,19 @@
    several times. They are few enough that they stay in a cache beside their inputs. */
 #define WATCH_ROWS 32
 
+/* Room of another watch is for its threads. */
+static void use_threads(struct pi_pass *pass, int32_t n_thread)
+{
+    struct pi_pass_watching *w = &pass->watching;
+    n_thread = (int32_t)pi_min(n_thread, pass->plan.n_thread);
+    if (n_thread != w->n_thread) {
+        pi_mem_free(w->rows);
+        w->rows = NULL;
+        w->stride = 0;
+    }
+    w->n_thread = n_thread;
+}
+
 /* Room for a watch, and the size of its tiles. */
 static pith_status make_watch(struct pi_pass *pass, const struct pi_pass_watch *watch,
                               pith_error *err)
@@ -36,6 +49,8 @@ static pith_status make_watch(struct pi_pass *pass, const struct pi_pass_watch *
         }
         pass->watching = w;
     }
+    if (watch != NULL)
+        use_threads(pass, watch->n_thread > 0 ? watch->n_thread : pass->plan.n_thread);
     return PITH_OK;
 }
 
@@ -74,7 +89,7 @@ static pith_status reserve_watch(struct pi_pass *pass, int64_t longest, pith_err
     float *rows = NULL;
     if (pi_mul_size((size_t)n_row + 1, (size_t)stride * 2 + 16, &len) &&
         pi_mul_size(len, sizeof(*rows), &len))
-        rows = pi_mem_alloc_n(PI_MEM_SCRATCH, (size_t)pass->plan.n_thread,
+        rows = pi_mem_alloc_n(PI_MEM_SCRATCH, (size_t)pass->watching.n_thread,
                               pi_pass_watch_len((size_t)n_row, (size_t)stride) * sizeof(*rows));
     if (rows == NULL)
         return pi_fail(err, PITH_NOMEM, "no memory for attention weights over %lld entries",

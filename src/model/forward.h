@@ -122,14 +122,15 @@ struct pi_pass_watch {
     /* Once a layer with the lanes of all watched items, before anything attends. */
     void (*plan)(void *user, struct pi_pass_watched *lanes, int32_t n);
     /* Shows the rows of a lane that asked for them, on the host. One thread calls it for every
-       token of a lane in order; calls for several lanes run at the same time. thread is below the
-       pass's n_thread. It is not called once a layer with all lanes, because the weights of a layer
+       token of a lane in order; calls for several lanes run at the same time. thread is below
+       n_thread. It is not called once a layer with all lanes, because the weights of a layer
        are all lanes' tokens times their entries. Only a tile of tokens of one lane is there at a
        time. The memory that a points to is valid during the call. NULL: no lane asks. */
     void (*attended)(void *user, const struct pi_pass_attention *a, int32_t thread);
     /* Once a layer with the same lanes, when all have attended on the stream. NULL: nothing. */
     void (*finished)(void *user, struct pi_stream *stream, const struct pi_pass_watched *lanes,
                      int32_t n);
+    int32_t n_thread; /* that show it rows, at most the pass's, which 0 means */
 };
 
 /* Tokens of an item that read the same entries in one lane. */

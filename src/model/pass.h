@@ -65,6 +65,7 @@ struct pi_pass_watching {
     int32_t *items;          /* [max_tok]; NULL without a watch */
     int32_t n;
     struct pi_pass_watched *lanes; /* [max_tok][n_head_kv] of the running layer's */
+    int32_t n_thread;              /* that compute watched tiles, of the pass's */
     float *rows;                   /* [n_thread][rows of a tile][stride + numbers beside] */
     size_t stride;
     struct pi_pass_watched_rows *taps; /* [n_thread] */

@@ -568,5 +568,8 @@ static void layer_items(void *ctx, int64_t begin, int64_t end, int32_t thread)
 void cpu_attend(struct pi_stream *stream, const struct kv_attend_list *list)
 {
     struct layer layer = {cpu_stream_of(stream), list};
-    cpu_items(layer.s, cpu_threads_for(layer.s, list->work), list->n, layer_items, &layer);
+    int32_t n_thread = cpu_threads_for(layer.s, list->work);
+    if (list->n_thread > 0)
+        n_thread = (int32_t)pi_min(n_thread, list->n_thread);
+    cpu_items(layer.s, n_thread, list->n, layer_items, &layer);
 }

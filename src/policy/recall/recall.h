@@ -125,12 +125,13 @@ int64_t recall_tier_bytes_at(const struct recall_config *c, const struct kv_geom
 /* ---- kv: the tier ---- */
 
 /* Bytes beside a tier's pages at most while one sequence grows to n_token tokens: of tables, and of
-   the threads' working memory. The statuses of the statistics that options name. */
+   the working memory of n_thread threads. At most n_guest entries come back to a lane. The statuses
+   of the statistics that options name. */
 int64_t recall_tables_at(const struct recall_kv_options *options, const struct policy_model *model,
                          int32_t n_token);
 pith_status recall_work_at(const struct recall_kv_options *options,
                            const struct policy_model *model, int32_t n_thread, int32_t n_token,
-                           int64_t *bytes, pith_error *err);
+                           int32_t n_guest, int64_t *bytes, pith_error *err);
 
 struct recall_tier;  /* an engine's */
 struct recall_store; /* what was evicted of one sequence */

@@ -208,6 +208,8 @@ struct recall_work {
     struct recall_staging staging[RECALL_KINDS]; /* [n_kind] where there is a file */
     uint8_t *block;                              /* mapped; NULL before the first reserve */
     size_t block_size;
+    int32_t most_entry; /* numbers and places of the largest recall so far: what was touched */
+    int32_t most_place;
 
     /* Scores. */
     void *queries;    /* of quoka_queries_make */
@@ -243,7 +245,7 @@ struct recall_work {
     uint32_t *count; /* of a sort */
 
     /* Pages of the file. */
-    int32_t *page; /* [RECALL_FILE_MOST] numbers of the row's refs that were read; -1: it failed */
+    int32_t *page; /* [RECALL_FILE_MOST or n_place] numbers of the row's refs that were read; -1: it failed */
     int32_t n_page;
     bool *taken;     /* [n_place] by number of the ref: it was read */
     uint8_t *buffer; /* of recall_file_read */
@@ -262,7 +264,7 @@ pith_status recall_score_open(struct recall_tier *tier, pith_error *err);
 void recall_score_close(struct recall_tier *tier);
 /* Bytes of the parts that scores need, placed from *used on (base NULL: counts alone). */
 void recall_score_place(const struct recall_tier *tier, int32_t n_tok, int32_t n_entry,
-                        uint8_t *base, size_t *used, struct recall_work *w);
+                        int32_t n_place, uint8_t *base, size_t *used, struct recall_work *w);
 /* Writes the bounds of a page in memory: of the first n entries of a lane's first page. */
 void recall_bounds_make(const struct recall_tier *tier, const struct recall_shelf *shelf,
                         const struct kv_seq *kv, int32_t n, uint16_t *out);
@@ -300,8 +302,8 @@ void recall_attend_promise(struct recall_scorer *s, const struct recall_shelf *s
 /* The room for scores of recall_tier_ask; NOMEM. */
 pith_status recall_ask_reserve(struct recall_tier *tier, int32_t n_entry, pith_error *err);
 
-/* Bytes that the threads' working memory takes for the longest row that there is. A row's scores
-   lie side by side, however many there is room for. */
+/* Bytes of the threads' working memory that the largest recall so far has touched, in each of them.
+   The parts are address space for any recall. Each is used from its beginning on. */
 int64_t recall_work_bytes(const struct recall_tier *tier);
 
 /* ---- the tier (tier.c) ---- */

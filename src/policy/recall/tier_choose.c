@@ -30,6 +30,7 @@ enum {
     MATCHES = 64, /* best entries whose blocks ask for pages of the file */
     DIGIT = 11,   /* bits of a position that a sort counts at a time */
     BINS = 1 << DIGIT,
+    FILE_ROUNDS = 2, /* of reading: blocks that begin in the first pages can ask for others */
     FADE_BEFORE = 2, /* weights fade this many times as fast before an entry */
 };
 
@@ -42,11 +43,12 @@ static int32_t most_entries(const struct recall_tier *tier)
     return (int32_t)pi_max(n_page, RECALL_STAGING_LEN) * RECALL_PAGE_LEN;
 }
 
+/* Parts for recalls by n_tok tokens among n_entry entries, with n_place pages of the file. */
 static size_t place_work(const struct recall_tier *tier, int32_t n_tok, int32_t n_entry,
-                         uint8_t *base, struct recall_work *w)
+                         int32_t n_place, uint8_t *base, struct recall_work *w)
 {
     size_t used = 0, n = (size_t)n_entry, page = 0;
-    recall_score_place(tier, n_tok, (int32_t)n, base, &used, w);
+    recall_score_place(tier, n_tok, (int32_t)n, n_place, base, &used, w);
     w->value = pi_mem_part(base, &used, n, sizeof(*w->value));
     w->pos = pi_mem_part(base, &used, n, sizeof(*w->pos));
     w->order = pi_mem_part(base, &used, n, sizeof(*w->order));
@@ -54,15 +56,34 @@ static size_t place_work(const struct recall_tier *tier, int32_t n_tok, int32_t 
     w->reach = pi_mem_part(base, &used, n, sizeof(*w->reach));
     w->wait = pi_mem_part(base, &used, n, sizeof(*w->wait));
     w->chosen = pi_mem_part(base, &used, n, sizeof(*w->chosen));
-    size_t top = (size_t)pi_max((int64_t)n, tier->n_place);
+    size_t top = (size_t)pi_max((int64_t)n, n_place);
     w->top = pi_mem_part(base, &used, kv_top_scratch_bytes((int32_t)top), 1);
     w->count = pi_mem_part(base, &used, BINS, sizeof(*w->count));
-    for (int32_t k = 0; k < tier->n_kind && tier->n_place > 0; k++)
+    for (int32_t k = 0; k < tier->n_kind && n_place > 0; k++)
         page = (size_t)pi_max((int64_t)page, (int64_t)kv_page_bytes(&tier->kind[k]));
-    w->page = pi_mem_part(base, &used, RECALL_FILE_MOST, sizeof(*w->page));
-    w->taken = pi_mem_part(base, &used, (size_t)tier->n_place, sizeof(*w->taken));
-    w->buffer = pi_mem_part(base, &used, RECALL_HEAD_SIZE + page, 1);
+    w->page =
+        pi_mem_part(base, &used, (size_t)pi_min(n_place, RECALL_FILE_MOST), sizeof(*w->page));
+    w->taken = pi_mem_part(base, &used, (size_t)n_place, sizeof(*w->taken));
+    w->buffer = pi_mem_part(base, &used, n_place > 0 ? RECALL_HEAD_SIZE + page : 0, 1);
     return used;
+}
+
+/* Pages of the file that a recall reads in a round, at most. */
+static int32_t pages_of_round(int32_t n_most)
+{
+    int64_t n = pi_max(pi_ceil_div(n_most, RECALL_PAGE_LEN), RECALL_FILE_LEAST);
+    return (int32_t)pi_min(n, RECALL_FILE_MOST / FILE_ROUNDS);
+}
+
+/* Bytes of a thread's staging lanes. */
+static int64_t desk_bytes(const struct recall_tier *tier, bool file)
+{
+    int64_t bytes = 0;
+    for (int32_t k = 0; k < tier->n_kind && file; k++)
+        bytes += RECALL_STAGING_LEN * (int64_t)kv_page_bytes(&tier->kind[k]) +
+                 kv_cache_bytes_at(1, RECALL_STAGING_LEN) +
+                 kv_seq_bytes_at(&tier->kind[k], 0, RECALL_STAGING_LEN * RECALL_PAGE_LEN, 0);
+    return bytes;
 }
 
 pith_status recall_tier_reserve(struct recall_tier *tier, int32_t n_tok, pith_error *err)
@@ -70,7 +91,7 @@ pith_status recall_tier_reserve(struct recall_tier *tier, int32_t n_tok, pith_er
     struct recall_work counted;
     if (n_tok <= tier->n_tok)
         return PITH_OK;
-    size_t size = place_work(tier, n_tok, most_entries(tier), NULL, &counted);
+    size_t size = place_work(tier, n_tok, most_entries(tier), tier->n_place, NULL, &counted);
     for (int32_t t = 0; t < tier->n_thread; t++) {
         struct recall_work *w = &tier->work[t];
         if (w->block_size >= size) /* by a reserve that failed later */
@@ -81,7 +102,7 @@ pith_status recall_tier_reserve(struct recall_tier *tier, int32_t n_tok, pith_er
         pi_mem_unmap(PI_MEM_SCRATCH, w->block, w->block_size);
         w->block = block;
         w->block_size = size;
-        place_work(tier, n_tok, most_entries(tier), block, w);
+        place_work(tier, n_tok, most_entries(tier), tier->n_place, block, w);
     }
     PI_TRY(recall_ask_reserve(tier, most_entries(tier), err));
     tier->n_tok = n_tok;
@@ -89,20 +110,27 @@ pith_status recall_tier_reserve(struct recall_tier *tier, int32_t n_tok, pith_er
 }
 
 pith_status recall_work_at(const struct recall_kv_options *o, const struct policy_model *model,
-                           int32_t n_thread, int32_t n_token, int64_t *bytes, pith_error *err)
+                           int32_t n_thread, int32_t n_token, int32_t n_guest, int64_t *bytes,
+                           pith_error *err)
 {
     struct recall_work counted;
-    struct recall_tier tier = {.o = *o, .model = *model, .n_thread = n_thread};
-    int32_t n_entry = (int32_t)pi_align((size_t)n_token, RECALL_PAGE_LEN);
+    struct recall_tier tier = {.o = *o, .model = *model};
+    int64_t n_page = pi_ceil_div(n_token, RECALL_PAGE_LEN) + 1, all = 0;
+    bool file = o->file[0] != '\0';
+    int32_t n_place = file ? (int32_t)n_page : 0;
     for (int32_t l = 0; l < model->g.n_layer; l++) {
         const struct kv_geometry lane = recall_lane_geometry(o, &model->g, l, model->n_group);
         recall_tier_kind(&tier, &lane);
+        all += model->g.n_head * (int64_t)kv_page_bytes(&lane);
     }
-    if (o->file[0] != '\0')
-        tier.n_place = n_entry / RECALL_PAGE_LEN;
+    /* Those in memory, and those that two rounds read of the file. */
+    if (o->ram != RECALL_RAM_AUTO && all > 0)
+        n_page = pi_min(n_page, o->ram / all + (file ? FILE_ROUNDS * pages_of_round(n_guest) : 0));
+    int32_t n_entry = (int32_t)pi_max(n_page, file ? RECALL_STAGING_LEN : 1) * RECALL_PAGE_LEN;
     pith_status status = recall_score_open(&tier, err);
     if (status == PITH_OK)
-        *bytes = n_thread * (int64_t)place_work(&tier, o->last, n_entry, NULL, &counted);
+        *bytes = n_thread * ((int64_t)place_work(&tier, o->last, n_entry, n_place, NULL, &counted) +
+                             desk_bytes(&tier, file));
     recall_score_close(&tier);
     return status;
 }
@@ -110,15 +138,16 @@ pith_status recall_work_at(const struct recall_kv_options *o, const struct polic
 int64_t recall_work_bytes(const struct recall_tier *tier)
 {
     struct recall_work counted;
-    int32_t longest = 0;
-    for (const struct recall_store *store = tier->first; store != NULL; store = store->next)
-        for (int32_t i = 0; i < tier->n_shelf; i++)
-            longest = (int32_t)pi_max(longest, kv_lane_len(store->row[i].kv, 0, 0));
+    int32_t n_entry = 0, n_place = 0;
     if (tier->n_tok == 0)
         return 0;
-    return tier->n_thread * (int64_t)place_work(tier, tier->n_tok,
-                                                (int32_t)pi_max(longest, RECALL_PAGE_LEN), NULL,
-                                                &counted);
+    for (int32_t t = 0; t < tier->n_thread; t++) {
+        n_entry = (int32_t)pi_max(n_entry, tier->work[t].most_entry);
+        n_place = (int32_t)pi_max(n_place, tier->work[t].most_place);
+    }
+    return tier->n_thread *
+           ((int64_t)place_work(tier, tier->n_tok, n_entry, n_place, NULL, &counted) +
+            desk_bytes(tier, tier->n_place > 0));
 }
 
 /* ---- entries in order of position ---- */
@@ -360,14 +389,13 @@ static void read_pages(struct choice *c, int32_t n)
 static void look_into_file(struct choice *c)
 {
     struct recall_work *w = c->w;
-    int32_t most = (int32_t)pi_max(pi_ceil_div(c->n_most, RECALL_PAGE_LEN), RECALL_FILE_LEAST);
     if (c->row->n_ref == 0)
         return;
     memset(w->taken, 0, (size_t)c->row->n_ref * sizeof(*w->taken));
     recall_scorer_promise(&c->scorer, c->shelf);
-    for (int32_t round = 0; round < 2; round++) {
-        int32_t n = (int32_t)pi_min(find_promises(c), most);
-        n = (int32_t)pi_min(n, RECALL_FILE_MOST / 2);
+    w->most_place = (int32_t)pi_max(w->most_place, c->shelf->n_fresh);
+    for (int32_t round = 0; round < FILE_ROUNDS; round++) {
+        int32_t n = (int32_t)pi_min(find_promises(c), pages_of_round(c->n_most));
         if (n > 0)
             read_pages(c, n);
     }
@@ -467,6 +495,7 @@ int32_t recall_store_choose(struct recall_store *store, const struct recall_quer
     for (int32_t i = 0; i < c.n_memory; i++)
         c.w->best = fmaxf(c.w->best, c.w->value[i]);
     look_into_file(&c);
+    c.w->most_entry = (int32_t)pi_max(c.w->most_entry, numbers(&c));
     do {
         kv_lane_clear(guests, query->layer, query->head);
         n = choose_best(&c);

@@ -56,19 +56,23 @@ static struct quoka_form form_of(const struct recall_tier *tier)
 }
 
 void recall_score_place(const struct recall_tier *tier, int32_t n_tok, int32_t n_entry,
-                        uint8_t *base, size_t *used, struct recall_work *w)
+                        int32_t places, uint8_t *base, size_t *used, struct recall_work *w)
 {
     const struct quoka_form form = form_of(tier);
     size_t dim = (size_t)tier->model.g.dim_k, n_row = (size_t)tier->stats.n_row;
     size_t n_pair = n_row > 0 ? (size_t)tier->model.rope->n_pair : 0;
-    int32_t n_q = (int32_t)pi_min(tier->o.queries, n_tok);
-    size_t n_vector = (size_t)pi_max(n_q, 1), n_place = pi_align((size_t)tier->n_place, 16);
-    w->queries = pi_mem_part(base, used, quoka_queries_scratch(&form, &tier->model, n_tok), 1);
-    w->score = pi_mem_part(base, used, kv_score_scratch_bytes(&tier->kind[0], n_q), 1);
+    /* Weights are of the queries as they are, one after the other. */
+    bool weighs = tier->o.score == RECALL_ATTENTION;
+    int32_t n_q = weighs ? 0 : (int32_t)pi_min(tier->o.queries, n_tok);
+    size_t n_vector = (size_t)pi_max(n_q, 1), n_place = pi_align((size_t)places, 16);
+    size_t queries = weighs ? 0 : quoka_queries_scratch(&form, &tier->model, n_tok);
+    size_t score = weighs ? 0 : kv_score_scratch_bytes(&tier->kind[0], n_q);
+    w->queries = pi_mem_part(base, used, queries, 1);
+    w->score = pi_mem_part(base, used, score, 1);
     w->vector = pi_mem_part(base, used, n_vector * 2 * dim, sizeof(float));
     w->packed = pi_mem_part(base, used, pi_score_pack_len((int32_t)n_vector, 2 * (int32_t)dim),
                             sizeof(float));
-    w->key = pi_mem_part(base, used, dim * RECALL_PAGE_LEN, sizeof(float));
+    w->key = pi_mem_part(base, used, n_row > 0 ? dim * RECALL_PAGE_LEN : 0, sizeof(float));
     w->w = pi_mem_part(base, used, n_row * dim, sizeof(float));
     w->e = pi_mem_part(base, used, n_row * n_pair, sizeof(float));
     w->standard = pi_mem_part(base, used, n_row * 2, sizeof(double));

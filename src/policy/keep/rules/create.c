@@ -74,6 +74,12 @@ static pith_status make_parts(struct keep *k, pith_error *err)
     return PITH_OK;
 }
 
+static void set_threads(struct keep *k, int32_t n_thread)
+{
+    k->n_thread = n_thread;
+    k->n_scorer = (int32_t)pi_min(n_thread, k->config.policy->alone ? 1 : k->model.g.n_head);
+}
+
 pith_status keep_create(const struct keep_config *config, const struct policy_model *model,
                         int32_t n_thread, struct keep **out, pith_error *err)
 {
@@ -88,8 +94,7 @@ pith_status keep_create(const struct keep_config *config, const struct policy_mo
     k->whole = policy_whole(model);
     if (config->policy->needs != NULL)
         k->own_needs = config->policy->needs(&config->params);
-    k->n_thread = n_thread;
-    k->n_scorer = config->policy->alone ? 1 : (int32_t)pi_min(n_thread, model->g.n_head);
+    set_threads(k, n_thread);
     pith_status status = make_parts(k, err);
     if (status != PITH_OK) {
         keep_free(k);
@@ -282,8 +287,9 @@ bool keep_grow_scratch(struct keep *k, int32_t cap, int32_t cap_set, int64_t cap
     return true;
 }
 
-size_t keep_scratch_at(struct keep *k, int32_t n_token)
+size_t keep_scratch_at(struct keep *k, int32_t n_token, int32_t n_thread)
 {
+    set_threads(k, n_thread);
     const struct keep_config *c = &k->config;
     bool rises = c->n_budget == 0;
     int64_t cap = keep_longest_at(c, &k->model.g, n_token), all = 0;
