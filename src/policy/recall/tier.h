@@ -30,7 +30,7 @@ enum {
                                     bounds of 64 keys are loose, these cost half a millisecond */
     RECALL_KINDS = 4,            /* different lanes: two storage types of keys, two of values */
     RECALL_ROWS = 8,             /* rows of statistics that keys meet together */
-    RECALL_ATTEND_ROWS = 48,     /* rows of one call of attention */
+    RECALL_ATTEND_ROWS = 16,     /* rows of one call of attention */
     RECALL_PAGES_MOST = 1 << 24, /* of a lane, in memory and in the file: entries are counted in
                                     int32_t */
 };
