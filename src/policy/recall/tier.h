@@ -220,7 +220,7 @@ struct recall_work {
     float *w;         /* [n_row][dim_k] of statistics, as e and standard */
     float *e;         /* [n_row][n_pair] */
     double *standard; /* [n_row][2] mean and 1 / deviation of a row's scores */
-    float *raw;       /* [RECALL_ROWS][n_entry] */
+    float *raw;       /* [RECALL_ROWS][n_entry]; where choices are, as weight */
     void *attend;     /* of kv_attend */
     float *weight;    /* [rows of a call][n_entry up to a multiple of 16] */
     float *tile_max;  /* [rows of a call] */
@@ -236,11 +236,12 @@ struct recall_work {
        page that was read has RECALL_PAGE_LEN. */
     float *value;    /* [n_entry] their scores, by number */
     int32_t *pos;    /* [n_entry] by number; -1: none */
+    float *reach;    /* [n_entry] in w->order: the best score that an entry comes back with */
+    int32_t *chosen; /* [n_entry] */
+    /* A choice among scores: in the place of weight and raw, which scoring alone needs. */
     uint64_t *order; /* [n_entry] position << 32 | number, ascending */
     uint64_t *other; /* [n_entry] */
-    float *reach;    /* [n_entry] in that order: the best score that an entry comes back with */
     int32_t *wait;   /* [n_entry] */
-    int32_t *chosen; /* [n_entry] */
     void *top;       /* of kv_top */
     uint32_t *count; /* of a sort */
 
@@ -263,8 +264,8 @@ struct recall_stats {
 pith_status recall_score_open(struct recall_tier *tier, pith_error *err);
 void recall_score_close(struct recall_tier *tier);
 /* Bytes of the parts that scores need, placed from *used on (base NULL: counts alone). */
-void recall_score_place(const struct recall_tier *tier, int32_t n_tok, int32_t n_entry,
-                        int32_t n_place, uint8_t *base, size_t *used, struct recall_work *w);
+void recall_score_place(const struct recall_tier *tier, int32_t n_tok, int32_t n_place,
+                        uint8_t *base, size_t *used, struct recall_work *w);
 /* Writes the bounds of a page in memory: of the first n entries of a lane's first page. */
 void recall_bounds_make(const struct recall_tier *tier, const struct recall_shelf *shelf,
                         const struct kv_seq *kv, int32_t n, uint16_t *out);
@@ -293,8 +294,10 @@ void recall_score_bounds(const struct recall_scorer *s, const struct recall_shel
                          const float *vector, int32_t n, float *out);
 
 /* The same steps of RECALL_ATTENTION (tier_attend.c). */
-void recall_attend_place(const struct recall_tier *tier, int32_t n_tok, int32_t n_entry,
-                         uint8_t *base, size_t *used, struct recall_work *w);
+void recall_attend_place(const struct recall_tier *tier, int32_t n_tok, uint8_t *base, size_t *used,
+                         struct recall_work *w);
+/* Rows of one call of attention, whose weights have room in w->weight; 0 with other scores. */
+size_t recall_attend_rows(const struct recall_tier *tier, int32_t n_tok);
 void recall_attend_run(const struct recall_scorer *s, const struct kv_seq *kv, bool first,
                        float *out);
 void recall_attend_promise(struct recall_scorer *s, const struct recall_shelf *shelf);

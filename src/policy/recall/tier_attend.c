@@ -27,12 +27,18 @@ static int32_t tile_of(const struct recall_tier *tier, int32_t n_tok)
     return (int32_t)pi_min(n_tok, pi_max(1, RECALL_ATTEND_ROWS / tier->model.n_group));
 }
 
-void recall_attend_place(const struct recall_tier *tier, int32_t n_tok, int32_t n_entry,
-                         uint8_t *base, size_t *used, struct recall_work *w)
+size_t recall_attend_rows(const struct recall_tier *tier, int32_t n_tok)
 {
     bool wanted = tier->o.score == RECALL_ATTENTION;
-    int32_t n_row = tile_of(tier, n_tok) * tier->model.n_group;
-    size_t rows = wanted ? (size_t)n_row : 0, scratch = 0;
+    return wanted ? (size_t)(tile_of(tier, n_tok) * tier->model.n_group) : 0;
+}
+
+void recall_attend_place(const struct recall_tier *tier, int32_t n_tok, uint8_t *base, size_t *used,
+                         struct recall_work *w)
+{
+    size_t rows = recall_attend_rows(tier, n_tok), scratch = 0;
+    int32_t n_row = (int32_t)rows;
+    bool wanted = n_row > 0;
     size_t all = wanted ? (size_t)n_tok * (size_t)tier->model.n_group : 0;
     if (wanted)
         scratch = kv_attend_scratch_bytes(&tier->model.g, n_row);
@@ -40,7 +46,6 @@ void recall_attend_place(const struct recall_tier *tier, int32_t n_tok, int32_t 
         scratch = (size_t)pi_max((int64_t)scratch,
                                  (int64_t)kv_attend_scratch_bytes(&tier->kind[k], n_row));
     w->attend = pi_mem_part(base, used, scratch, 1);
-    w->weight = pi_mem_part(base, used, rows * pi_align((size_t)n_entry, 16), sizeof(float));
     w->tile_max = pi_mem_part(base, used, rows, sizeof(float));
     w->tile_sum = pi_mem_part(base, used, rows, sizeof(float));
     w->missed = pi_mem_part(base, used, rows, sizeof(double));

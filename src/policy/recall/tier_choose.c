@@ -43,21 +43,32 @@ static int32_t most_entries(const struct recall_tier *tier)
     return (int32_t)pi_max(n_page, RECALL_STAGING_LEN) * RECALL_PAGE_LEN;
 }
 
+/* Rows of scores, and in their place what a choice among finished scores needs. */
+static void place_rows(const struct recall_tier *tier, int32_t n_tok, size_t n, size_t top,
+                       uint8_t *base, size_t *used, struct recall_work *w)
+{
+    size_t scores = *used, n_raw = tier->stats.n_row > 0 ? RECALL_ROWS * n : 0;
+    size_t n_weight = recall_attend_rows(tier, n_tok) * pi_align(n, 16);
+    w->weight = pi_mem_part(base, &scores, n_weight, sizeof(*w->weight));
+    w->raw = pi_mem_part(base, &scores, n_raw, sizeof(*w->raw));
+    w->order = pi_mem_part(base, used, n, sizeof(*w->order));
+    w->other = pi_mem_part(base, used, n, sizeof(*w->other));
+    w->wait = pi_mem_part(base, used, n, sizeof(*w->wait));
+    w->top = pi_mem_part(base, used, kv_top_scratch_bytes((int32_t)top), 1);
+    *used = *used > scores ? *used : scores;
+}
+
 /* Parts for recalls by n_tok tokens among n_entry entries, with n_place pages of the file. */
 static size_t place_work(const struct recall_tier *tier, int32_t n_tok, int32_t n_entry,
                          int32_t n_place, uint8_t *base, struct recall_work *w)
 {
     size_t used = 0, n = (size_t)n_entry, page = 0;
-    recall_score_place(tier, n_tok, (int32_t)n, n_place, base, &used, w);
+    recall_score_place(tier, n_tok, n_place, base, &used, w);
     w->value = pi_mem_part(base, &used, n, sizeof(*w->value));
     w->pos = pi_mem_part(base, &used, n, sizeof(*w->pos));
-    w->order = pi_mem_part(base, &used, n, sizeof(*w->order));
-    w->other = pi_mem_part(base, &used, n, sizeof(*w->other));
     w->reach = pi_mem_part(base, &used, n, sizeof(*w->reach));
-    w->wait = pi_mem_part(base, &used, n, sizeof(*w->wait));
     w->chosen = pi_mem_part(base, &used, n, sizeof(*w->chosen));
-    size_t top = (size_t)pi_max((int64_t)n, n_place);
-    w->top = pi_mem_part(base, &used, kv_top_scratch_bytes((int32_t)top), 1);
+    place_rows(tier, n_tok, n, (size_t)pi_max(n_entry, n_place), base, &used, w);
     w->count = pi_mem_part(base, &used, BINS, sizeof(*w->count));
     for (int32_t k = 0; k < tier->n_kind && n_place > 0; k++)
         page = (size_t)pi_max((int64_t)page, (int64_t)kv_page_bytes(&tier->kind[k]));

@@ -55,8 +55,7 @@ static struct quoka_form form_of(const struct recall_tier *tier)
     };
 }
 
-void recall_score_place(const struct recall_tier *tier, int32_t n_tok, int32_t n_entry,
-                        int32_t places, uint8_t *base, size_t *used, struct recall_work *w)
+void recall_score_place(const struct recall_tier *tier, int32_t n_tok, int32_t places, uint8_t *base, size_t *used, struct recall_work *w)
 {
     const struct quoka_form form = form_of(tier);
     size_t dim = (size_t)tier->model.g.dim_k, n_row = (size_t)tier->stats.n_row;
@@ -76,8 +75,7 @@ void recall_score_place(const struct recall_tier *tier, int32_t n_tok, int32_t n
     w->w = pi_mem_part(base, used, n_row * dim, sizeof(float));
     w->e = pi_mem_part(base, used, n_row * n_pair, sizeof(float));
     w->standard = pi_mem_part(base, used, n_row * 2, sizeof(double));
-    w->raw = pi_mem_part(base, used, n_row > 0 ? RECALL_ROWS * (size_t)n_entry : 0, sizeof(float));
-    recall_attend_place(tier, n_tok, n_entry, base, used, w);
+    recall_attend_place(tier, n_tok, base, used, w);
     w->line = pi_mem_part(base, used, n_place, sizeof(float));
     w->promise = pi_mem_part(base, used, n_place, sizeof(float));
 }
