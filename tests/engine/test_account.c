@@ -1,9 +1,15 @@
 /*
  * test_account.c - the account of the memory that grows with conversations. Its parts sum to the
  * growth of the process, as the system counts it. A budget for everything holds everything, and
- * requests beyond the budget are refused.
+ * requests beyond the budget are refused. The number of threads changes none of that.
  */
+#define _POSIX_C_SOURCE 200809L
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "base/threads.h"
 #include "keep_engine.h"
+#include "folder.h"
 
 #ifdef __GLIBC__
 #include <malloc.h>
@@ -196,6 +202,116 @@ TEST(a_budget_holds_everything)
         pith_seq_free(seq);
         pith_engine_free(e);
     }
+}
+
+/* ---- the number of threads ---- */
+
+#define N_FORM (sizeof(threaded) / sizeof(threaded[0]))
+
+/* Policies whose rounds, steps, weights or recalls have buffers for each thread. With fewer bytes
+   than the text takes entries are lost. A share of it must have them all. */
+static const struct {
+    const char *keep, *recall;
+    int32_t tenths; /* of the bytes */
+} threaded[] = {
+    {"streaming:budget=128", "kv", 8},       {"streaming:budget=25%", "kv:score=quoka", 10},
+    {"h2o:budget=128,batch=0", NULL, 10},    {"raas:budget=256", "kv:type=q4_0", 8},
+    {"triattention:v3,budget=25%", "kv", 10}, {"snapkv:budget=300,slack=16", NULL, 10},
+};
+
+static const int32_t some_threads[] = {1, 2, 8, 64};
+
+/* What a conversation within a budget comes to: what is lost, and the last logits. */
+struct outcome {
+    int64_t estimate, pages, lost, live;
+    uint64_t hash;
+};
+
+static struct outcome run_form(size_t form, int32_t n_thread, int64_t budget)
+{
+    pith_engine_params p = params_of(threaded[form].keep, threaded[form].recall);
+    struct outcome out = {0};
+    pith_recall_stats r;
+    pith_keep_stats k;
+    p.n_thread = n_thread;
+    check(pith_memory_estimate(model, &p, N_TOKEN, &out.estimate, &err), &err);
+    p.memory_bytes = budget;
+    pith_engine *e = make(&p);
+    pith_seq *seq = fill(e, N_TOKEN, 9);
+    pith_memory_stats m = account_of(e);
+    if (m.total_bytes > budget)
+        fail_msg("%s, %d threads: %lld of %lld bytes", p.keep, n_thread, (long long)m.total_bytes,
+                 (long long)budget);
+    pith_seq_recall_stats(seq, &r);
+    pith_seq_keep_stats(seq, &k);
+    out.pages = (int64_t)kv_cache_free_bytes(e->kv) + m.lane_bytes + m.guest_bytes;
+    out.lost = r.lost;
+    out.live = k.live;
+    out.hash = pith_logits_hash(pith_seq_logits(seq), info.n_vocab);
+    pith_seq_free(seq);
+    pith_engine_free(e);
+    return out;
+}
+
+TEST(threads_do_not_change_what_a_budget_leaves)
+{
+    for (size_t i = 0; i < N_FORM; i++) {
+        pith_engine_params p = params_of(threaded[i].keep, threaded[i].recall);
+        int64_t budget;
+        check(pith_memory_estimate(model, &p, N_TOKEN, &budget, &err), &err);
+        budget = budget / 10 * threaded[i].tenths;
+        struct outcome one = run_form(i, 1, budget);
+        assert_true(one.lost > 0 || threaded[i].tenths == 10);
+        for (size_t t = 1; t < PI_LEN(some_threads); t++) {
+            /* As if there were processors for them. */
+            pi_thread_assume((int32_t)pi_min(some_threads[t], 8));
+            struct outcome other = run_form(i, some_threads[t], budget);
+            pi_thread_assume(0);
+            assert_int_equal(other.estimate, one.estimate);
+            assert_int_equal(other.pages, one.pages);
+            assert_int_equal(other.lost, one.lost);
+            assert_int_equal(other.live, one.live);
+            assert_true(other.hash == one.hash);
+        }
+    }
+}
+
+/* Its file has room for 4 GiB, of which recalls touch a little. */
+TEST_WITH(make_folder, remove_folder, a_budget_holds_recalls_from_a_file)
+{
+    char recall[256];
+    snprintf(recall, sizeof(recall), "kv:ram=128KiB,file=%s", in_folder("tier"));
+    for (int32_t n_thread = 1; n_thread <= 8; n_thread += 7) {
+        pith_engine_params p = params_of("streaming:budget=128", recall);
+        p.n_thread = n_thread;
+        p.memory_bytes = 2 << 20;
+        pi_thread_assume(8);
+        pith_engine *e = make(&p);
+        pith_seq *seq = fill(e, N_TOKEN, 9);
+        pith_memory_stats m = account_of(e);
+        pi_thread_assume(0);
+        printf("%d threads: %lld of %lld bytes, %lld of the file\n", n_thread,
+               (long long)m.total_bytes, (long long)m.budget_bytes, (long long)m.file_bytes);
+        assert_true(m.file_bytes > 0 && m.work_bytes > 0);
+        assert_true(m.total_bytes <= m.budget_bytes);
+        pith_seq_free(seq);
+        pith_engine_free(e);
+    }
+}
+
+/* A budget of entries goes on behind the conversation that the bytes were planned for. */
+TEST(a_text_may_be_longer_than_planned)
+{
+    pith_engine_params p = params_of("raas:budget=256", "kv:type=q4_0");
+    p.type_k = p.type_v = "q8_0";
+    p.memory_bytes = 600 << 10;
+    pith_engine *e = make(&p);
+    pith_seq *seq = fill(e, 7 * PART, 9);
+    pith_memory_stats m = account_of(e);
+    printf("%lld of %lld bytes\n", (long long)m.total_bytes, (long long)m.budget_bytes);
+    assert_true(m.total_bytes <= m.budget_bytes);
+    pith_seq_free(seq);
+    pith_engine_free(e);
 }
 
 static void expect_refusal(const pith_engine_params *p, const char *part)

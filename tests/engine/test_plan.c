@@ -72,6 +72,23 @@ TEST(a_plan_takes_the_bytes_that_it_says_and_no_more_than_it_may)
     }
 }
 
+TEST(threads_do_not_change_a_plan)
+{
+    static const int32_t some[] = {2, 8, 64};
+    pith_engine_params p = open_params();
+    for (size_t i = 0; i < 2 * N_SHARE; i++) {
+        p.n_thread = 1;
+        pith_plan one = plan_of(&p, shares[i / 2], i % 2 == 0);
+        for (size_t t = 0; t < sizeof(some) / sizeof(some[0]); t++) {
+            p.n_thread = some[t];
+            pith_plan other = plan_of(&p, shares[i / 2], i % 2 == 0);
+            assert_string_equal(other.line, one.line);
+            assert_int_equal(other.n_entry, one.n_entry);
+            assert_int_equal(other.bytes, one.bytes);
+        }
+    }
+}
+
 TEST(the_full_cache_is_that_of_f16_and_counts_its_pages)
 {
     int64_t bytes;

@@ -70,7 +70,7 @@ static void read_twice(const struct importance_gram *gram, int32_t n, float *out
     check(importance_target_create(model, gram, &span, &target, &err), &err);
     pith_engine *e = engine_make_typed(NULL, "f32", 512, 1, 1024);
     pith_seq *seq = seq_make(e);
-    struct pi_pass_watch watch = {target, plan, show_weights, NULL};
+    struct pi_pass_watch watch = {target, plan, show_weights, NULL, 0};
     struct pi_pass_item item = {
         .kv = seq->memory.kv, .tokens = all, .n_tok = n_all, .owner = seq, .watched = true};
     check(pi_pass_set_tap(e->pass, &(struct pi_pass_tap){.fn = show_rows, .user = target}, &err),
