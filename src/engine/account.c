@@ -59,8 +59,8 @@ static int64_t beside_at(const struct pi_account *a, int32_t n_token)
            n_token / a->g->page_len * kv_block_head_bytes(a->g) + pi_verbs_beside_at(a, n_token);
 }
 
-/* Threads with buffers of their own: at most so many, and at most this part of the other bytes,
-   but for the first. More threads than that shorten rounds and recalls by little. */
+/* The most threads that have buffers, and the part of the other bytes that buffers may take. One
+   buffer may take more. */
 enum { WORKERS_MOST = 16, WORKERS_PART = 16 };
 
 static int64_t without_work(const struct pi_account *a, int32_t n_token)

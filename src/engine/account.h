@@ -11,9 +11,9 @@
 struct pi_account {
     const struct kv_geometry *g;
     const struct policy_set *policies;
-    int32_t n_group; /* query heads of a KV head */
-    int32_t n_ctx;   /* tokens of the longest conversation */
-    int64_t ram;     /* of the tier, as it was asked for */
+    int32_t n_group;  /* query heads of a KV head */
+    int32_t n_ctx;    /* tokens of the longest conversation */
+    int64_t ram;      /* of the tier, as it was asked for */
     size_t mark_size; /* bytes beside an entry */
     const struct policy_model *model;
     struct keep *keep; /* made for its sizes; NULL: there is no keep policy, or pages alone count */

@@ -98,7 +98,7 @@ static int64_t beside_at(const struct pi_account *a, int32_t n_token)
     return bytes;
 }
 
-/* What threads have for choices, and for weights of attention. */
+/* The buffers of threads, for choices and for weights of attention. */
 static int64_t work_at(const struct pi_account *a, int32_t n_token, int32_t n_worker)
 {
     const uint32_t needs = keep_config_needs(&a->policies->keep);

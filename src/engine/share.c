@@ -15,7 +15,7 @@ static pith_status open_share(struct pith_engine *e, const pith_engine_params *p
                               const struct policy_model *model, pith_error *err)
 {
     (void)params;
-    return share_create(&e->policies.share, model, e->n_thread, &e->share, err);
+    return share_create(&e->policies.share, model, e->n_worker, &e->share, err);
 }
 
 static void close_share(struct pith_engine *e)

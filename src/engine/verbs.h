@@ -25,7 +25,7 @@ struct seq_hooks {
 
     int64_t (*tier_at)(const struct pi_account *a, int32_t n_token);   /* in a second tier */
     int64_t (*beside_at)(const struct pi_account *a, int32_t n_token); /* beside pages and tier */
-    /* Of what n_worker threads have each for themselves; not in beside_at. */
+    /* and, which are not in beside_at, of buffers that n_worker threads have each. */
     int64_t (*work_at)(const struct pi_account *a, int32_t n_token, int32_t n_worker);
 
     /* ---- the engine ---- */

@@ -107,8 +107,8 @@ int32_t kv_attend_tile(const struct kv_geometry *g, int32_t n_group);
    done. */
 struct kv_attend_list {
     void *ctx;
-    int64_t n;    /* units */
-    int64_t work; /* multiplications of all, about */
+    int64_t n;        /* units */
+    int64_t work;     /* multiplications of all, about */
     int32_t n_thread; /* the stream's that may be used; 0: all */
     bool (*job)(void *ctx, int64_t i, int32_t turn, int32_t thread, struct kv_attend_job *out);
     /* After a call: its tap is filled. NULL: nothing. It may come before a call that has no tap, or

@@ -214,14 +214,14 @@ static const struct {
     const char *keep, *recall;
     int32_t tenths; /* of the bytes */
 } threaded[] = {
-    {"streaming:budget=128", "kv", 8},       {"streaming:budget=25%", "kv:score=quoka", 10},
-    {"h2o:budget=128,batch=0", NULL, 10},    {"raas:budget=256", "kv:type=q4_0", 8},
+    {"streaming:budget=128", "kv", 8},        {"streaming:budget=25%", "kv:score=quoka", 10},
+    {"h2o:budget=128,batch=0", NULL, 10},     {"raas:budget=256", "kv:type=q4_0", 8},
     {"triattention:v3,budget=25%", "kv", 10}, {"snapkv:budget=300,slack=16", NULL, 10},
 };
 
 static const int32_t some_threads[] = {1, 2, 8, 64};
 
-/* What a conversation within a budget comes to: what is lost, and the last logits. */
+/* The end of a conversation within a budget. */
 struct outcome {
     int64_t estimate, pages, lost, live;
     uint64_t hash;

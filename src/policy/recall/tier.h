@@ -246,7 +246,7 @@ struct recall_work {
     uint32_t *count; /* of a sort */
 
     /* Pages of the file. */
-    int32_t *page; /* [RECALL_FILE_MOST or n_place] numbers of the row's refs that were read; -1: it failed */
+    int32_t *page; /* [RECALL_FILE_MOST] numbers of the row's refs that were read */
     int32_t n_page;
     bool *taken;     /* [n_place] by number of the ref: it was read */
     uint8_t *buffer; /* of recall_file_read */

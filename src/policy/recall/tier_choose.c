@@ -43,7 +43,7 @@ static int32_t most_entries(const struct recall_tier *tier)
     return (int32_t)pi_max(n_page, RECALL_STAGING_LEN) * RECALL_PAGE_LEN;
 }
 
-/* Rows of scores, and in their place what a choice among finished scores needs. */
+/* Rows of scores. A choice comes when scores are finished, so its parts lie in their place. */
 static void place_rows(const struct recall_tier *tier, int32_t n_tok, size_t n, size_t top,
                        uint8_t *base, size_t *used, struct recall_work *w)
 {
@@ -72,8 +72,7 @@ static size_t place_work(const struct recall_tier *tier, int32_t n_tok, int32_t 
     w->count = pi_mem_part(base, &used, BINS, sizeof(*w->count));
     for (int32_t k = 0; k < tier->n_kind && n_place > 0; k++)
         page = (size_t)pi_max((int64_t)page, (int64_t)kv_page_bytes(&tier->kind[k]));
-    w->page =
-        pi_mem_part(base, &used, (size_t)pi_min(n_place, RECALL_FILE_MOST), sizeof(*w->page));
+    w->page = pi_mem_part(base, &used, (size_t)pi_min(n_place, RECALL_FILE_MOST), sizeof(*w->page));
     w->taken = pi_mem_part(base, &used, (size_t)n_place, sizeof(*w->taken));
     w->buffer = pi_mem_part(base, &used, n_place > 0 ? RECALL_HEAD_SIZE + page : 0, 1);
     return used;
@@ -134,7 +133,7 @@ pith_status recall_work_at(const struct recall_kv_options *o, const struct polic
         recall_tier_kind(&tier, &lane);
         all += model->g.n_head * (int64_t)kv_page_bytes(&lane);
     }
-    /* Those in memory, and those that two rounds read of the file. */
+    /* Pages in memory, and pages of the file that a recall reads. */
     if (o->ram != RECALL_RAM_AUTO && all > 0)
         n_page = pi_min(n_page, o->ram / all + (file ? FILE_ROUNDS * pages_of_round(n_guest) : 0));
     int32_t n_entry = (int32_t)pi_max(n_page, file ? RECALL_STAGING_LEN : 1) * RECALL_PAGE_LEN;

@@ -55,7 +55,8 @@ static struct quoka_form form_of(const struct recall_tier *tier)
     };
 }
 
-void recall_score_place(const struct recall_tier *tier, int32_t n_tok, int32_t places, uint8_t *base, size_t *used, struct recall_work *w)
+void recall_score_place(const struct recall_tier *tier, int32_t n_tok, int32_t places,
+                        uint8_t *base, size_t *used, struct recall_work *w)
 {
     const struct quoka_form form = form_of(tier);
     size_t dim = (size_t)tier->model.g.dim_k, n_row = (size_t)tier->stats.n_row;
