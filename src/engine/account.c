@@ -22,13 +22,19 @@ struct policy_model pi_policy_model(const pith_model *model, const struct kv_geo
     };
 }
 
-#define TOKEN_BYTES 8 /* of a list of tokens, which may have room for twice as many */
+#define TOKEN_BYTES 5 /* of a list of tokens, which may have room for an eighth more */
 #define N_KIND 8      /* forms of pages at most, states' parts included */
 
 int64_t pi_account_pages(const struct pi_account *a, int32_t n_token)
 {
     return policy_set_bytes(a->policies, a->g, (struct keep_point){.n_token = n_token}) +
            kv_bytes_of_state(a->g);
+}
+
+int32_t pi_account_reach(const struct pi_account *a, int32_t n_token)
+{
+    bool goes_on = pi_account_pages(a, n_token) >= pi_account_pages(a, a->n_ctx);
+    return (int32_t)pi_max(n_token, goes_on ? a->n_ctx : 0);
 }
 
 int64_t pi_account_page_count(const struct pi_account *a, int32_t n_token)
@@ -54,8 +60,9 @@ static int64_t tables_at(const struct pi_account *a, int32_t n_token)
 /* Tables, blocks of prefixes, tokens, marks, and what verbs have beside pages. */
 static int64_t beside_at(const struct pi_account *a, int32_t n_token)
 {
-    return (int64_t)sizeof(struct pith_seq) + TOKEN_BYTES * (int64_t)n_token +
-           tables_at(a, n_token) + kv_cache_bytes_at(N_KIND, pi_account_page_count(a, n_token)) +
+    int64_t n_reach = pi_account_reach(a, n_token);
+    return (int64_t)sizeof(struct pith_seq) + TOKEN_BYTES * n_reach + tables_at(a, n_token) +
+           kv_cache_bytes_at(N_KIND, pi_account_page_count(a, n_token)) +
            n_token / a->g->page_len * kv_block_head_bytes(a->g) + pi_verbs_beside_at(a, n_token);
 }
 

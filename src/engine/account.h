@@ -27,6 +27,10 @@ struct policy_model pi_policy_model(const struct pith_model *model,
 int64_t pi_account_pages(const struct pi_account *a, int32_t n_token);
 int64_t pi_account_whole(const struct pi_account *a, int32_t n_token);
 
+/* Tokens that a sequence may come to whose first n_token fill the pages. Where a policy's budget
+   bounds these, the sequence goes on behind them, up to the longest. */
+int32_t pi_account_reach(const struct pi_account *a, int32_t n_token);
+
 /* Pages of such a sequence, counting one more of each lane. */
 int64_t pi_account_page_count(const struct pi_account *a, int32_t n_token);
 

@@ -85,14 +85,15 @@ static void count_keep(const struct pith_engine *e, pith_memory_stats *out)
     out->work_bytes += (int64_t)keep_scratch_bytes(e->keep.handle) + pi_keep_repeat_bytes(e);
 }
 
-/* The policy's block, and the buffers of rounds. */
+/* The policy's block, and the buffers of rounds. Lanes grow and shrink while their pages do not. */
 static int64_t beside_at(const struct pi_account *a, int32_t n_token)
 {
     const uint32_t needs = keep_config_needs(&a->policies->keep);
     const struct pi_hparams *hp = &a->model->model->hp;
     int64_t bytes = 0;
     if (a->keep != NULL)
-        bytes = (int64_t)(keep_state_size(a->keep) + keep_scratch_at(a->keep, n_token, 0));
+        bytes = (int64_t)(keep_state_size(a->keep) +
+                          keep_scratch_at(a->keep, pi_account_reach(a, n_token), 0));
     if ((needs & KEEP_NEED_REPEAT) != 0)
         bytes += (int64_t)a->model->g.n_layer * hp->n_head * n_token * (int64_t)sizeof(float);
     return bytes;
@@ -102,10 +103,11 @@ static int64_t beside_at(const struct pi_account *a, int32_t n_token)
 static int64_t work_at(const struct pi_account *a, int32_t n_token, int32_t n_worker)
 {
     const uint32_t needs = keep_config_needs(&a->policies->keep);
-    int64_t longest = keep_longest_at(&a->policies->keep, &a->model->g, n_token), bytes = 0;
+    const int32_t n_reach = pi_account_reach(a, n_token);
+    int64_t longest = keep_longest_at(&a->policies->keep, &a->model->g, n_reach), bytes = 0;
     if (a->keep != NULL)
-        bytes = (int64_t)(keep_scratch_at(a->keep, n_token, n_worker) -
-                          keep_scratch_at(a->keep, n_token, 0));
+        bytes = (int64_t)(keep_scratch_at(a->keep, n_reach, n_worker) -
+                          keep_scratch_at(a->keep, n_reach, 0));
     if ((needs & KEEP_NEED_REPEAT) != 0)
         longest += KEEP_REPEAT_MOST;
     if ((needs & (KEEP_NEED_WEIGHTS | KEEP_NEED_STEP_WEIGHTS | KEEP_NEED_REPEAT)) != 0)

@@ -498,6 +498,8 @@ static int64_t beside_at(const struct pi_account *a, int32_t n_token)
 static int64_t work_at(const struct pi_account *a, int32_t n_token, int32_t n_worker)
 {
     int64_t bytes = 0;
+    if (a->ram != RECALL_RAM_AUTO) /* a longer text fills the same tier */
+        n_token = pi_account_reach(a, n_token);
     /* Statistics that cannot be read are refused when the engine is made. */
     (void)recall_work_at(&a->policies->recall.kv, a->model, n_worker, n_token,
                          most_guests(a, n_token), &bytes, NULL);
