@@ -191,8 +191,7 @@ static void remember(void *user, const struct kv_seq *kv, int32_t layer, int32_t
 {
     struct pith_seq *seq = user;
     double start = pi_time_s();
-    (void)thread;
-    recall_store_remember(seq->recall.store, kv, layer, head, slots, n_kept);
+    recall_store_remember(seq->recall.store, kv, layer, head, slots, n_kept, thread);
     seq->recall.seconds[pi_recall_lane(seq->engine, layer, head)] += pi_time_s() - start;
 }
 

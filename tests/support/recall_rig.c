@@ -161,7 +161,7 @@ void rig_evict(struct rig *r, rig_keep *keep)
             kv_lane_value(r->seq, layer, head, s, r->value + at * RIG_DIM);
             r->gone[at] = true;
         }
-        recall_store_remember(r->store, r->seq, layer, head, kept, n);
+        recall_store_remember(r->store, r->seq, layer, head, kept, n, 0);
         assert_int_equal(kv_seq_compact(r->seq, layer, head, kept, n, &err), PITH_OK);
     }
     pi_mem_free(kept);

@@ -161,8 +161,8 @@ void recall_store_truncate(struct recall_store *store, int32_t n_token);
    others. They are as stored or in the tier's type. Nothing fails: what has no room pushes out what
    came first, to the file or for good, and is counted. Different lanes at the same time. */
 void recall_store_remember(struct recall_store *store, const struct kv_seq *kv, int32_t layer,
-                           int32_t head, const int32_t *kept, int32_t n_kept);
-/* The same of one entry that is about to be overwritten. */
+                           int32_t head, const int32_t *kept, int32_t n_kept, int32_t thread);
+/* The same of one entry that is about to be overwritten, by one thread alone. */
 void recall_store_remember_one(struct recall_store *store, const struct kv_seq *kv, int32_t layer,
                                int32_t head, int32_t slot);
 

@@ -153,7 +153,7 @@ static pith_status map_shelves(struct recall_tier *tier, const struct kv_cache *
 static pith_status make_shelves(struct recall_tier *tier, const struct kv_cache *beside,
                                 pith_error *err)
 {
-    size_t dim = (size_t)tier->model.g.dim_k, page = (size_t)RECALL_PAGE_LEN, at_pos, at_list = 0;
+    size_t at_pos, at_list = 0;
     size_t at_page[KV_PART_MOST + 1] = {0};
     struct kv_cache_bytes one;
     PI_TRY(map_shelves(tier, beside, &at_pos, err));
@@ -163,10 +163,6 @@ static pith_status make_shelves(struct recall_tier *tier, const struct kv_cache 
         struct kv_geometry g = tier->kind[shelf->kind];
         g.device = part->device;
         shelf->n_page = tier->n_page;
-        shelf->key = pi_mem_alloc_n(PI_MEM_TABLE, pi_max(3, page) * dim, sizeof(float));
-        shelf->page = pi_mem_alloc(PI_MEM_TABLE, tier->o.file[0] != '\0' ? shelf->page_bytes : 0);
-        if (shelf->key == NULL || shelf->page == NULL)
-            return pi_fail(err, PITH_NOMEM, "no memory for the tier of recall");
         PI_TRY(size_shelf(tier, shelf, &one, err));
         const struct kv_cache_place place = {tier->memory + at_list, tier->memory + at_pos,
                                              pi_at_add(part->pages, at_page[shelf->part])};
@@ -205,8 +201,25 @@ static pith_status make_places(struct recall_tier *tier, pith_error *err)
     return PITH_OK;
 }
 
+/* What a thread has for a lane that comes in. */
+static pith_status make_hands(struct recall_tier *tier, pith_error *err)
+{
+    size_t key = (size_t)RECALL_PAGE_LEN * (size_t)tier->model.g.dim_k, page = 0;
+    for (int32_t k = 0; k < tier->n_kind && tier->n_place > 0; k++)
+        page = (size_t)pi_max((int64_t)page, (int64_t)kv_page_bytes(&tier->kind[k]));
+    for (int32_t t = 0; t < tier->n_thread; t++) {
+        struct recall_work *w = &tier->work[t];
+        w->lane_key = pi_mem_alloc_n(PI_MEM_SCRATCH, key, sizeof(*w->lane_key));
+        w->file_page = pi_mem_alloc(PI_MEM_SCRATCH, page);
+        if (w->lane_key == NULL || w->file_page == NULL)
+            return pi_fail(err, PITH_NOMEM, "no memory for the tier of recall");
+    }
+    return PITH_OK;
+}
+
 static pith_status make_desks(struct recall_tier *tier, pith_error *err)
 {
+    PI_TRY(make_hands(tier, err));
     for (int32_t t = 0; t < (tier->n_place > 0 ? tier->n_thread : 0); t++)
         for (int32_t k = 0; k < tier->n_kind; k++) {
             struct recall_staging *staging = &tier->work[t].staging[k];
@@ -266,6 +279,8 @@ void recall_tier_free(struct recall_tier *tier)
             kv_seq_free(tier->work[t].staging[k].kv);
             kv_cache_free(tier->work[t].staging[k].cache);
         }
+        pi_mem_free(tier->work[t].lane_key);
+        pi_mem_free(tier->work[t].file_page);
         pi_mem_unmap(PI_MEM_SCRATCH, tier->work[t].block, tier->work[t].block_size);
     }
     /* A device may still tell a cache what it clipped: pages go first. */
@@ -277,8 +292,6 @@ void recall_tier_free(struct recall_tier *tier)
     }
     for (int32_t i = 0; tier->shelf != NULL && i < tier->n_shelf; i++) {
         kv_cache_free(tier->shelf[i].cache);
-        pi_mem_free(tier->shelf[i].key);
-        pi_mem_free(tier->shelf[i].page);
     }
     recall_score_close(tier);
     recall_file_close(tier);
@@ -428,7 +441,7 @@ static int32_t shelf_of(const struct recall_store *store, int32_t layer, int32_t
 }
 
 void recall_store_remember(struct recall_store *store, const struct kv_seq *kv, int32_t layer,
-                           int32_t head, const int32_t *kept, int32_t n_kept)
+                           int32_t head, const int32_t *kept, int32_t n_kept, int32_t thread)
 {
     int32_t shelf = shelf_of(store, layer, head), slots[RECALL_PAGE_LEN], k = 0;
     for (int32_t i = 0; i < kv_lane_runs(kv, layer, head); i++) {
@@ -444,7 +457,7 @@ void recall_store_remember(struct recall_store *store, const struct kv_seq *kv, 
         if (run.delta != 0)
             store->row[shelf].n_lost += n;
         else if (n > 0)
-            recall_row_add(store, shelf, kv, layer, head, slots, n);
+            recall_row_add(store, shelf, kv, layer, head, slots, n, thread);
     }
 }
 
@@ -455,7 +468,7 @@ void recall_store_remember_one(struct recall_store *store, const struct kv_seq *
     if (kv_lane_pos(kv, layer, head, slot) != kv_lane_written_pos(kv, layer, head, slot))
         store->row[shelf].n_lost++;
     else
-        recall_row_add(store, shelf, kv, layer, head, &slot, 1);
+        recall_row_add(store, shelf, kv, layer, head, &slot, 1, 0);
 }
 
 void recall_store_count(const struct recall_store *store, struct recall_counts *out)

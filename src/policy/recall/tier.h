@@ -155,8 +155,6 @@ struct recall_shelf {
     int32_t n_page;         /* of the cache */
     size_t page_bytes;
     uint64_t clock; /* pages that were opened */
-    float *key;     /* [RECALL_PAGE_LEN][dim_k] of the thread that has the lane */
-    uint8_t *page;  /* [page_bytes] likewise: one on its way to the file */
 
     int32_t n_place; /* of the file; 0: there is none */
     int64_t offset;  /* of the first place */
@@ -183,7 +181,7 @@ struct recall_store {
    common part of the keys takes none of the few bits then. Each logit of the row is lower by the
    same number, which scores add again. */
 void recall_row_add(struct recall_store *store, int32_t shelf, const struct kv_seq *from,
-                    int32_t layer, int32_t head, const int32_t *slots, int32_t n);
+                    int32_t layer, int32_t head, const int32_t *slots, int32_t n, int32_t thread);
 /* Forgets what stands at positions >= n_token. */
 void recall_row_truncate(struct recall_store *store, int32_t shelf, int32_t n_token);
 /* The row's pages in the file, oldest first: number i of row->n_ref. */
@@ -206,7 +204,9 @@ struct recall_staging {
 /* A thread's working memory. All but the staging lanes are parts of one mapping. */
 struct recall_work {
     struct recall_staging staging[RECALL_KINDS]; /* [n_kind] where there is a file */
-    uint8_t *block;                              /* mapped; NULL before the first reserve */
+    float *lane_key;    /* [RECALL_PAGE_LEN][dim_k] of the lane that comes in; owned */
+    uint8_t *file_page; /* a page on its way to the file, where there is one; owned */
+    uint8_t *block;     /* mapped; NULL before the first reserve */
     size_t block_size;
     int32_t most_entry; /* numbers and places of the largest recall so far: what was touched */
     int32_t most_place;
@@ -266,9 +266,10 @@ void recall_score_close(struct recall_tier *tier);
 /* Bytes of the parts that scores need, placed from *used on (base NULL: counts alone). */
 void recall_score_place(const struct recall_tier *tier, int32_t n_tok, int32_t n_place,
                         uint8_t *base, size_t *used, struct recall_work *w);
-/* Writes the bounds of a page in memory: of the first n entries of a lane's first page. */
+/* Writes the bounds of a page in memory: of the first n entries of a lane's first page. key has
+   room for three keys. */
 void recall_bounds_make(const struct recall_tier *tier, const struct recall_shelf *shelf,
-                        const struct kv_seq *kv, int32_t n, uint16_t *out);
+                        const struct kv_seq *kv, int32_t n, float *key, uint16_t *out);
 
 /* The scores of one recall. */
 struct recall_scorer {

@@ -85,15 +85,17 @@ static int32_t pages_of_round(int32_t n_most)
     return (int32_t)pi_min(n, RECALL_FILE_MOST / FILE_ROUNDS);
 }
 
-/* Bytes of a thread's staging lanes. */
+/* Bytes of a thread's staging lanes, and of what it has for a lane that comes in. */
 static int64_t desk_bytes(const struct recall_tier *tier, bool file)
 {
-    int64_t bytes = 0;
-    for (int32_t k = 0; k < tier->n_kind && file; k++)
+    int64_t bytes = 0, page = 0;
+    for (int32_t k = 0; k < tier->n_kind && file; k++) {
         bytes += RECALL_STAGING_LEN * (int64_t)kv_page_bytes(&tier->kind[k]) +
                  kv_cache_bytes_at(1, RECALL_STAGING_LEN) +
                  kv_seq_bytes_at(&tier->kind[k], 0, RECALL_STAGING_LEN * RECALL_PAGE_LEN, 0);
-    return bytes;
+        page = pi_max(page, (int64_t)kv_page_bytes(&tier->kind[k]));
+    }
+    return bytes + page + RECALL_PAGE_LEN * (int64_t)tier->model.g.dim_k * (int64_t)sizeof(float);
 }
 
 pith_status recall_tier_reserve(struct recall_tier *tier, int32_t n_tok, pith_error *err)
@@ -149,15 +151,14 @@ int64_t recall_work_bytes(const struct recall_tier *tier)
 {
     struct recall_work counted;
     int32_t n_entry = 0, n_place = 0;
-    if (tier->n_tok == 0)
-        return 0;
     for (int32_t t = 0; t < tier->n_thread; t++) {
         n_entry = (int32_t)pi_max(n_entry, tier->work[t].most_entry);
         n_place = (int32_t)pi_max(n_place, tier->work[t].most_place);
     }
-    return tier->n_thread *
-           ((int64_t)place_work(tier, tier->n_tok, n_entry, n_place, NULL, &counted) +
-            desk_bytes(tier, tier->n_place > 0));
+    size_t block = 0;
+    if (tier->n_tok > 0)
+        block = place_work(tier, tier->n_tok, n_entry, n_place, NULL, &counted);
+    return tier->n_thread * ((int64_t)block + desk_bytes(tier, tier->n_place > 0));
 }
 
 /* ---- entries in order of position ---- */

@@ -235,15 +235,15 @@ static double key_factor(const struct recall_tier *tier, const struct recall_she
 }
 
 void recall_bounds_make(const struct recall_tier *tier, const struct recall_shelf *shelf,
-                        const struct kv_seq *kv, int32_t n, uint16_t *out)
+                        const struct kv_seq *kv, int32_t n, float *key, uint16_t *out)
 {
     int32_t dim = tier->model.g.dim_k;
-    float *least = shelf->key + dim, *most = shelf->key + 2 * dim;
+    float *least = key + dim, *most = key + 2 * dim;
     for (int32_t s = 0; s < n; s++) {
-        kv_lane_key(kv, 0, 0, s, shelf->key);
-        double factor = key_factor(tier, shelf, shelf->key);
+        kv_lane_key(kv, 0, 0, s, key);
+        double factor = key_factor(tier, shelf, key);
         for (int32_t d = 0; d < dim; d++) {
-            float x = (float)((double)shelf->key[d] * factor);
+            float x = (float)((double)key[d] * factor);
             least[d] = s == 0 || x < least[d] ? x : least[d];
             most[d] = s == 0 || x > most[d] ? x : most[d];
         }

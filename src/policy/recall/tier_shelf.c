@@ -98,7 +98,7 @@ static struct recall_store *find_oldest(const struct recall_tier *tier,
    its place; -1: there is no file, or it failed. */
 static int32_t write_page(struct recall_tier *tier, struct recall_shelf *shelf,
                           const struct recall_store *store, const struct kv_seq *kv, uint64_t stamp,
-                          int32_t n)
+                          int32_t n, int32_t thread)
 {
     if (shelf->n_place == 0 || atomic_load(&tier->file.failed))
         return -1;
@@ -111,9 +111,11 @@ static int32_t write_page(struct recall_tier *tier, struct recall_shelf *shelf,
         known->low = (int32_t)pi_min(known->low, head.pos[i]);
         known->high = (int32_t)pi_max(known->high, head.pos[i]);
     }
-    recall_bounds_make(tier, shelf, kv, n, shelf->bounds + (size_t)place * 2 * (size_t)dim);
-    kv_lane_get_page(kv, 0, 0, 0, shelf->page);
-    if (!recall_file_write(tier, shelf, place, &head, shelf->page)) {
+    const struct recall_work *w = &tier->work[thread];
+    recall_bounds_make(tier, shelf, kv, n, w->lane_key,
+                       shelf->bounds + (size_t)place * 2 * (size_t)dim);
+    kv_lane_get_page(kv, 0, 0, 0, w->file_page);
+    if (!recall_file_write(tier, shelf, place, &head, w->file_page)) {
         shelf->free[shelf->n_free++] = place;
         return -1;
     }
@@ -122,7 +124,7 @@ static int32_t write_page(struct recall_tier *tier, struct recall_shelf *shelf,
 }
 
 /* Takes the oldest page out of memory, of all rows that see it; false: no row has any. */
-static bool push_out(struct recall_tier *tier, struct recall_shelf *shelf)
+static bool push_out(struct recall_tier *tier, struct recall_shelf *shelf, int32_t thread)
 {
     struct recall_store *oldest = find_oldest(tier, shelf), *most = oldest;
     if (oldest == NULL)
@@ -136,7 +138,7 @@ static bool push_out(struct recall_tier *tier, struct recall_shelf *shelf)
         }
     }
     const struct recall_row *whole = &most->row[shelf->number];
-    place = write_page(tier, shelf, most, whole->kv, whole->stamp[0], n);
+    place = write_page(tier, shelf, most, whole->kv, whole->stamp[0], n, thread);
     for (struct recall_store *store = tier->first; store != NULL; store = store->next) {
         struct recall_row *row = &store->row[shelf->number];
         if (front_page(row) != page)
@@ -165,8 +167,8 @@ const float *recall_row_centre(const struct recall_row *row)
 }
 
 /* The mean of the keys of a lane. Any constant is right: this one leaves little to be coded. */
-static void set_centre(const struct recall_shelf *shelf, struct recall_row *row,
-                       const struct kv_seq *from, int32_t layer, int32_t head)
+static void set_centre(float *key, struct recall_row *row, const struct kv_seq *from, int32_t layer,
+                       int32_t head)
 {
     int32_t n = kv_lane_len(from, layer, head), dim = kv_seq_geometry(from)->dim_k;
     float *mean = row->centre, *opposite = row->centre + dim;
@@ -174,10 +176,10 @@ static void set_centre(const struct recall_shelf *shelf, struct recall_row *row,
     int32_t page_len = kv_seq_geometry(from)->page_len;
     for (int32_t i = 0; i < kv_lane_runs(from, layer, head); i++) {
         int32_t n_here = kv_lane_run(from, layer, head, i).n;
-        kv_lane_run_keys(from, layer, head, i, shelf->key);
+        kv_lane_run_keys(from, layer, head, i, key);
         for (int32_t d = 0; d < dim; d++)
             for (int32_t e = 0; e < n_here; e++)
-                mean[d] += shelf->key[d * page_len + e] / (float)n;
+                mean[d] += key[d * page_len + e] / (float)n;
     }
     for (int32_t d = 0; d < dim; d++) {
         mean[d] = isfinite(mean[d]) ? mean[d] : 0.0f;
@@ -194,13 +196,13 @@ static int32_t tail_room(const struct recall_row *row)
 }
 
 void recall_row_add(struct recall_store *store, int32_t number, const struct kv_seq *from,
-                    int32_t layer, int32_t head, const int32_t *slots, int32_t n)
+                    int32_t layer, int32_t head, const int32_t *slots, int32_t n, int32_t thread)
 {
     struct recall_shelf *shelf = &store->tier->shelf[number];
     struct recall_row *row = &store->row[number];
     struct kv_copy copy = {from, layer, head, row->kv, 0, 0, NULL};
     if (shelf->centres && !row->centred)
-        set_centre(shelf, row, from, layer, head);
+        set_centre(store->tier->work[thread].lane_key, row, from, layer, head);
     if (row->centred)
         copy.shift = row->centre + store->tier->model.g.dim_k;
     while (n > 0) {
@@ -208,7 +210,7 @@ void recall_row_add(struct recall_store *store, int32_t number, const struct kv_
         int32_t part = (int32_t)pi_min(n, open ? RECALL_PAGE_LEN : tail_room(row));
         if (kv_seq_reserve(row->kv, part, NULL) != PITH_OK) {
             /* A shelf has a page at least: with no row in its way it is free. */
-            bool out = push_out(store->tier, shelf);
+            bool out = push_out(store->tier, shelf, thread);
             assert(out);
             if (out)
                 continue;
@@ -268,7 +270,7 @@ void recall_row_truncate(struct recall_store *store, int32_t number, int32_t n_t
     struct recall_shelf *shelf = &store->tier->shelf[number];
     struct recall_row *row = &store->row[number];
     while (kv_seq_truncate_copies(row->kv, n_token) > kv_seq_free_bytes(row->kv))
-        if (!push_out(store->tier, shelf))
+        if (!push_out(store->tier, shelf, 0)) /* truncation is one thread's */
             break;
     for (int32_t i = 0; i < row->n_ref; i++)
         truncate_ref(store->tier, shelf, row, recall_row_ref(shelf, row, i), n_token);

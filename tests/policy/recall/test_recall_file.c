@@ -472,7 +472,7 @@ static void spill_for_ever(const struct recall_kv_options *o, int told)
     rig_append(&r, 100);
     for (bool first = true;; first = false) {
         for (int32_t l = 0; l < RIG_LANES; l++)
-            recall_store_remember(r.store, r.seq, l / RIG_HEADS, l % RIG_HEADS, NULL, 0);
+            recall_store_remember(r.store, r.seq, l / RIG_HEADS, l % RIG_HEADS, NULL, 0, 0);
         if (first && write(told, "", 1) != 1)
             _exit(1);
     }
@@ -597,9 +597,9 @@ struct parallel {
 static void remember_lanes(void *ctx, int64_t begin, int64_t end, int32_t thread)
 {
     struct parallel *p = ctx;
-    (void)thread;
     for (int32_t l = (int32_t)begin; l < end; l++)
-        recall_store_remember(p->r->store, p->r->seq, l / RIG_HEADS, l % RIG_HEADS, NULL, 0);
+        recall_store_remember(p->r->store, p->r->seq, l / RIG_HEADS, l % RIG_HEADS, NULL, 0,
+                              thread);
 }
 
 static void choose_lanes(void *ctx, int64_t begin, int64_t end, int32_t thread)

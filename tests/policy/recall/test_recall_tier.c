@@ -158,7 +158,7 @@ TEST(shifted_entries_are_lost)
     rig_append(&r, 64);
     kv_seq_shift(r.seq, 0, 1, 16, -3);
     const int32_t kept[2] = {2, 20};
-    recall_store_remember(r.store, r.seq, 0, 1, kept, 2);
+    recall_store_remember(r.store, r.seq, 0, 1, kept, 2, 0);
     recall_store_remember_one(r.store, r.seq, 0, 1, 5);
     recall_store_count(r.store, &counts);
     assert_int_equal(counts.n_stored, 64 - 16 - 1);
@@ -462,13 +462,13 @@ static void remember_lanes(void *ctx, int64_t begin, int64_t end, int32_t thread
 {
     struct parallel *p = ctx;
     int32_t kept[400];
-    (void)thread;
     for (int32_t l = (int32_t)begin; l < end; l++) {
         int32_t n = 0;
         for (int32_t s = 0; s < kv_lane_len(p->r->seq, l / RIG_HEADS, l % RIG_HEADS); s++)
             if ((s + l) % 5 == 0)
                 kept[n++] = s;
-        recall_store_remember(p->r->store, p->r->seq, l / RIG_HEADS, l % RIG_HEADS, kept, n);
+        recall_store_remember(p->r->store, p->r->seq, l / RIG_HEADS, l % RIG_HEADS, kept, n,
+                              thread);
     }
 }
 
