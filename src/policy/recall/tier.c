@@ -201,7 +201,7 @@ static pith_status make_places(struct recall_tier *tier, pith_error *err)
     return PITH_OK;
 }
 
-/* What a thread has for a lane that comes in. */
+/* Each thread has room for the keys of a lane that comes in, and for a page of the file. */
 static pith_status make_hands(struct recall_tier *tier, pith_error *err)
 {
     size_t key = (size_t)RECALL_PAGE_LEN * (size_t)tier->model.g.dim_k, page = 0;

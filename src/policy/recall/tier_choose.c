@@ -85,7 +85,7 @@ static int32_t pages_of_round(int32_t n_most)
     return (int32_t)pi_min(n, RECALL_FILE_MOST / FILE_ROUNDS);
 }
 
-/* Bytes of a thread's staging lanes, and of what it has for a lane that comes in. */
+/* Bytes of a thread's staging lanes, and of its room for a lane that comes in. */
 static int64_t desk_bytes(const struct recall_tier *tier, bool file)
 {
     int64_t bytes = 0, page = 0;
