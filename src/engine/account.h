@@ -70,8 +70,8 @@ struct pi_own pi_seq_own(const struct pith_seq *seq);
 /* Bytes of a common budget for pages and what stands beside them, recall's tier left out; 0: pages
    alone have a budget. */
 int64_t pi_engine_room(const struct pith_engine *e);
-/* Bytes beside pages that are no sequence's own, but for tables and text: those of all sequences
-   are among them, swapped ones included. */
+/* Bytes of the engine's buffers and lists, and of the tables and the text of all its sequences,
+   swapped ones included. */
 int64_t pi_engine_beside(const struct pith_engine *e);
 /* pi_account_own and pi_account_shared of an engine that is there. */
 int64_t pi_engine_own_at(const struct pith_engine *e, int32_t n_token);
