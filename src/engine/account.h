@@ -28,8 +28,8 @@ struct policy_model pi_policy_model(const struct pith_model *model,
 int64_t pi_account_pages(const struct pi_account *a, int32_t n_token);
 int64_t pi_account_whole(const struct pi_account *a, int32_t n_token);
 
-/* Bytes beside pages and tier: those that the sequence has of its own, and the engine's, as buffers
-   and lists of pages, however many sequences there are. With pages and tier they sum to
+/* Bytes beside pages and tier: those that the sequence has of its own, and the engine's. The latter
+   are buffers and lists of pages, once for all sequences. With pages and tier the two sum to
    pi_account_whole. */
 int64_t pi_account_own(const struct pi_account *a, int32_t n_token);
 int64_t pi_account_shared(const struct pi_account *a, int32_t n_token);
