@@ -494,7 +494,8 @@ typedef struct pith_engine_params {
     void *progress_user;
     int64_t memory_bytes; /* budget in bytes of all that grows with conversations: pages, recall's
                              tier, tables, marks and what policies remember. Pages and the tier get
-                             their parts of it as one long conversation would fill them. 0
+                             their parts of it as one long conversation would fill them. A
+                             scheduler takes of the pages what other parts come to need. 0
                              (default): kv_bytes or kv_tokens size the pages, the rest comes on top.
                              With one of these it is INVALID */
     const char *device;   /* where it computes and has its pages: a name of pith_device_get, or
@@ -628,7 +629,8 @@ typedef struct pith_memory_stats {
     int64_t tier_bytes;   /* what recall `kv` keeps of evicted entries in memory */
     int64_t tier_device_bytes; /* of them on GPUs. Other pages of GPU layers are pinned */
     int64_t text_bytes;        /* what recall `text` keeps in memory */
-    int64_t aside_bytes;       /* sequences that a scheduler has put into host memory */
+    int64_t aside_bytes;       /* sequences that a scheduler has put into host memory, with what
+                                  they have beside pages. It is not within budget_bytes */
     int64_t table_bytes; /* page tables, lists of pages and of tokens, what finds evicted entries */
     int64_t mark_bytes;  /* floats beside entries that a keep policy asked for */
     int64_t policy_bytes; /* what policies and recall remember of each sequence */

@@ -78,7 +78,8 @@ typedef struct pith_scheduler_params {
                             0 (default): what model, policy and memory allow. A longer prompt is
                             CONTEXT, and an answer that comes to it ends as PITH_STOP_LENGTH */
     int64_t swap_bytes;  /* host memory for requests that cannot be computed again, and for parked
-                            conversations as far as those leave room. Where it is full such a
+                            conversations as far as those leave room. It is for pages and for
+                            all that such sequences have beside them. Where it is full such a
                             request ends as PITH_STOP_FULL, and a conversation is dropped. Default
                             1 GiB */
     int32_t max_preempt; /* a request that was put back so often is set aside for in full (default

@@ -30,9 +30,9 @@ int64_t pi_account_whole(const struct pi_account *a, int32_t n_token);
 /* Tokens that a sequence may come to whose first n_token fill the pages. Where a policy's budget
    bounds these, the sequence goes on behind them, up to the longest. */
 int32_t pi_account_reach(const struct pi_account *a, int32_t n_token);
-/* Of what stands beside pages and tier what that sequence has of its own, and what the engine has
-   however many there are: buffers, lists of pages. They sum to pi_account_whole with pages and
-   tier. */
+/* Bytes beside pages and tier: those that the sequence has of its own, and the engine's. The latter
+   are buffers and lists of pages, once for all sequences. With pages and tier the two sum to
+   pi_account_whole. */
 int64_t pi_account_own(const struct pi_account *a, int32_t n_token);
 int64_t pi_account_shared(const struct pi_account *a, int32_t n_token);
 
@@ -78,8 +78,8 @@ struct pi_own pi_seq_own(const struct pith_seq *seq);
 /* Bytes of a common budget for pages and what stands beside them, recall's tier left out; 0: pages
    alone have a budget. */
 int64_t pi_engine_room(const struct pith_engine *e);
-/* Bytes beside pages that are no sequence's own, but for tables and text: those of all sequences
-   are among them, swapped ones included. */
+/* Bytes of the engine's buffers and lists, and of the tables and the text of all its sequences,
+   swapped ones included. */
 int64_t pi_engine_beside(const struct pith_engine *e);
 /* pi_account_own and pi_account_shared of an engine that is there. */
 int64_t pi_engine_own_at(const struct pith_engine *e, int32_t n_token);

@@ -384,9 +384,20 @@ void kv_swapped_free(struct kv_swapped *s)
     free_rest(s);
 }
 
+static int64_t host_bytes(const struct kv_cache *cache, int64_t pages)
+{
+    return (int64_t)sizeof(struct kv_swapped) +
+           kv_lane_count(cache) * (int64_t)sizeof(struct kv_lane) + pages;
+}
+
+int64_t kv_seq_swap_bytes(const struct kv_seq *seq)
+{
+    return host_bytes(seq->cache, kv_seq_held_bytes(seq));
+}
+
 int64_t kv_swapped_host_bytes(const struct kv_swapped *s)
 {
-    return (int64_t)sizeof(*s) + kv_lane_count(s->cache) * (int64_t)sizeof(*s->lane) + s->need.all;
+    return host_bytes(s->cache, s->need.all);
 }
 
 int64_t kv_swapped_pool_bytes(const struct kv_swapped *s)

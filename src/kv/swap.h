@@ -20,6 +20,8 @@ pith_status kv_seq_swap_out(struct kv_seq *seq, struct kv_swapped **out, pith_er
    Takes no memory but pages; KV_FULL leaves both as they were. */
 pith_status kv_seq_swap_in(struct kv_seq *seq, struct kv_swapped *swapped, pith_error *err);
 void kv_swapped_free(struct kv_swapped *swapped); /* before the cache is; NULL is ignored */
+/* Bytes of host memory that swapping out takes, at most. */
+int64_t kv_seq_swap_bytes(const struct kv_seq *seq);
 /* Page tables and marks aside, which the cache's statistics go on to count. */
 int64_t kv_swapped_host_bytes(const struct kv_swapped *swapped);
 int64_t kv_swapped_pool_bytes(const struct kv_swapped *swapped); /* that coming back takes */

@@ -635,8 +635,8 @@ static void expect_within(pith_engine *e, int64_t swap_bytes, const char *what)
 }
 
 /* Short conversations leave more beside pages than in them. However many are parked, and however
-   many run at once, all parts stay within the budget. What waits in host memory stays within its
-   own. Afterwards one conversation of the length that the budget is for has its memory. */
+   many run at once, all parts stay within the budget, and host memory within its own.
+   Afterwards one conversation of the length that the budget is for has its memory. */
 TEST(many_short_conversations_stay_within_a_budget)
 {
     enum { N_TOGETHER = 6, N_TURN = 20, N_LONG = 400 };

@@ -194,7 +194,7 @@ static pith_status open_all(struct text_store *s, int32_t wait_ms, int64_t now, 
     sqlite3_db_config(s->db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, (int *)NULL);
     PI_TRY(judge(s, &empty, err));
     sqlite3_db_config(s->db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0, (int *)NULL);
-    if (*s->path == '\0') /* what a conversation took comes free with it */
+    if (*s->path == '\0') /* bytes of a conversation come free with it */
         PI_TRY(run(s, "PRAGMA auto_vacuum=FULL", err));
     PI_TRY(run(s,
                "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA secure_delete=ON;"

@@ -3,8 +3,9 @@
  * each of them is. scheduler.c has the inbox and the public functions, scheduler_list.c shows all
  * of it. Each other file has a header with its parts of these structs. scheduler_admit.h has memory
  * and admission, scheduler_slot.h parked conversations and how a request finds one.
- * scheduler_beside.h has what stands beside pages. scheduler_step.h has a step, scheduler_draft.h drafts in it, scheduler_ask.h recall of text, and
- * scheduler_result.h tokens and ends. scheduler_ranks.h has what ranks tell each other.
+ * scheduler_beside.h has what stands beside pages. scheduler_step.h has a step, scheduler_draft.h
+ * drafts in it, scheduler_ask.h recall of text, and scheduler_result.h tokens and ends.
+ * scheduler_ranks.h has what ranks tell each other.
  *
  * An answer is in one place: in the queue, or running, or ended. A request's answers are queued
  * together until its prompt was read; one that was put back is queued alone. Fields that the lock

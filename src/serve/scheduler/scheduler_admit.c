@@ -9,7 +9,8 @@
  * of the cache of prefixes count once, as the pool itself counts them. On top of that comes the
  * possible growth of each. Parked conversations are in the pool, and give way: for admission they
  * count as free, as prefixes do that are not in use. They go to host memory, or are dropped, when
- * their pages are needed, not before.
+ * their pages are needed, not before. One budget holds pages and all that sequences have beside
+ * them (scheduler_beside.c).
  */
 #include "serve/scheduler/scheduler.h"
 
@@ -528,7 +529,7 @@ static void keep_tokens(struct sched_answer *a)
 static bool put_away(struct pith_scheduler *s, struct sched_answer *a)
 {
     struct pi_own own = pi_seq_own(a->seq);
-    if (!scheduler_host_room(s, pi_seq_held_bytes(a->seq) + pi_own_sum(&own)))
+    if (!scheduler_host_room(s, kv_seq_swap_bytes(a->seq->memory.kv) + pi_own_sum(&own)))
         return false;
     if (pi_seq_swap_out(a->seq, &a->swapped, NULL) != PITH_OK)
         return false;

@@ -1,15 +1,15 @@
 /*
  * scheduler_beside.c - one budget for pages and what stands beside them. Each sequence has tables,
- * tokens and what its policies remember, and a short one may have more of that than of pages. So
- * the pool's limit is what the budget leaves beside the bytes of all sequences that are there, and
- * those that the running ones may still get. A parked conversation that gives way gives both.
+ * tokens and what its policies remember, and a short one may have more of that than of pages. The
+ * budget leaves the pool a limit beside all of these. Growth that running answers may have counts
+ * as if it were there. A parked conversation that gives way gives its pages and the rest.
  *
- * What the engine has once, as buffers of rounds, counts as it is, or as long sequences may make
- * it. Sequences in host memory count against the scheduler's swap_bytes, with all that they have.
+ * The engine's buffers count as they are, or as the longest running answer may make them.
+ * Sequences in host memory count against the scheduler's swap_bytes, with all that they have.
  *
  * Invariant: pages within the limit and all that is counted here are within the budget. One
- * conversation that runs alone has all pages of the pool, as the budget was split for it; so have
- * those for which pages were set aside.
+ * conversation that runs alone has all pages of the pool, as the budget was split for it. Pages
+ * that were set aside for an answer stay its own, whatever the limit.
  */
 #include "serve/scheduler/scheduler.h"
 
@@ -69,8 +69,8 @@ static void look_ahead(struct pith_scheduler *s, struct sched_answer *a, int32_t
     a->beside.shared_at = pi_engine_shared_at(s->engine, n);
 }
 
-/* What runs: own bytes, those that it may come to included, and the most of the engine's buffers
-   that any may need. */
+/* Sums over the running answers: their own bytes, with those that they may come to, and of these
+   the known part. shared: the engine's buffers, as large as any of them may need. */
 struct running {
     int64_t own, known, shared;
 };

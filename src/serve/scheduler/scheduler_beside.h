@@ -36,15 +36,15 @@ void scheduler_beside_look_outside(struct pith_scheduler *s);
 
 /* Counts what is parked in a slot, with its pages (sign 1), or no longer counts it (-1). */
 void scheduler_beside_park(struct pith_scheduler *s, struct slot *slot, int sign);
-/* The same of what waits in host memory. */
+/* The same of a sequence that waits in host memory. */
 void scheduler_beside_away(struct pith_scheduler *s, const struct pi_own *own, int sign);
 
 /* The most bytes of pages beside which an answer, with its siblings, has its own bytes up to its
    target; parked conversations give way. */
 int64_t scheduler_beside_limit(struct pith_scheduler *s, struct sched_answer *a);
 /* Whether a copy of an answer's sequence fits beside all that runs and is parked, with all that was
-   set aside. What is parked makes room for it, and what was used longest ago goes first. Over ranks
-   it is not asked. */
+   set aside. Parked conversations make room for it, those first that were used longest ago. Over
+   ranks it is not asked. */
 bool scheduler_beside_fits_copy(struct pith_scheduler *s, const struct sched_answer *a);
 
 /* Limits pages to what stands beside them now, or may come to. */

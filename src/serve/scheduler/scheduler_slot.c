@@ -4,9 +4,9 @@
  * to a file. When memory is needed is scheduler_admit.c's, and which request goes on from what
  * scheduler_find.c's.
  *
- * Where pages are short, what was used longest ago goes to host memory as long as that has room,
- * and is dropped otherwise. Cached prefixes that are not in use go before: they can be had again
- * from their tokens alone, and are mostly what slots leave behind. With a dropped session
+ * Where pages are short, or bytes beside them, what was used longest ago goes to host memory. It is
+ * dropped where that has no room. Cached prefixes that are not in use go before: they can be had
+ * again from their tokens alone, and are mostly what slots leave behind. With a dropped session
  * everything is lost that a keep policy or recall knows of it.
  *
  * Under a keep policy a sequence cannot be cut where entries are gone. Under a read policy it can
@@ -362,7 +362,7 @@ bool scheduler_host_room(struct pith_scheduler *s, int64_t bytes)
 static bool swap_out(struct pith_scheduler *s, struct slot *slot)
 {
     if (slot->is_return || !pi_seq_can_swap(slot->seq) ||
-        !scheduler_host_room(s, scheduler_slot_bytes(slot) + pi_own_sum(&slot->own)) ||
+        !scheduler_host_room(s, kv_seq_swap_bytes(slot->seq->memory.kv) + pi_own_sum(&slot->own)) ||
         pi_seq_swap_out(slot->seq, &slot->swapped, NULL) != PITH_OK)
         return false;
     s->room.swapped += kv_swapped_host_bytes(slot->swapped);
@@ -381,7 +381,7 @@ bool scheduler_slot_give(struct pith_scheduler *s)
     struct slot *first = find_oldest(s, false);
     if (first != NULL && !swap_out(s, first))
         drop(s, first);
-    scheduler_beside_bound(s);
+    scheduler_beside_bound(s); /* what it had beside pages may be pages now */
     return first != NULL;
 }
 

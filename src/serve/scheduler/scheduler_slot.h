@@ -20,7 +20,7 @@ struct slot {
     uint64_t session;           /* likewise */
     int64_t stamp;              /* counts up, another for everything that is parked */
     int64_t parked_at;          /* counts up: which was used last */
-    struct pi_own own;          /* of what is parked, beside its pages: scheduler_beside.c */
+    struct pi_own own;          /* its bytes beside pages, as it was parked: scheduler_beside.c */
     bool dropped;               /* what was parked made room */
     bool held;                  /* what is parked may not make room now */
     bool is_return; /* a place to return to: a conversation as it was before its last answer */
@@ -106,7 +106,7 @@ bool scheduler_is_gone(const struct pith_scheduler *s, const struct request *r, 
 /* Bytes of pages that are parked, each once; and of those that no running answer has, too. */
 int64_t scheduler_parked_bytes(struct pith_scheduler *s);
 int64_t scheduler_parked_alone_bytes(const struct pith_scheduler *s);
-/* Takes the pages of the conversation that was used longest ago, places to return to first. They
+/* Takes the memory of the conversation that was used longest ago, places to return to first. They
    go to host memory where that has room, else the conversation is dropped. False: no parked
    conversation has any. */
 bool scheduler_slot_give(struct pith_scheduler *s);
