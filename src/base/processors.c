@@ -227,3 +227,24 @@ void pi_memory_resident(int64_t *own, int64_t *of_files)
     *own = read_kib("/proc/self/status", "RssAnon:");
     *of_files = read_kib("/proc/self/status", "RssFile:");
 }
+
+int64_t pi_memory_resident_in(const void *data, size_t size)
+{
+    const uint64_t begin = (uint64_t)(uintptr_t)data, end = begin + size;
+    char line[512];
+    int64_t bytes = 0;
+    bool within = false;
+    FILE *f = fopen("/proc/self/smaps", "re");
+    /* "7f00-7f10 r--p ..." begins an area, and "Rss: 4 kB" is one of its figures. */
+    while (f != NULL && fgets(line, sizeof(line), f) != NULL) {
+        char *rest;
+        uint64_t from = strtoull(line, &rest, 16);
+        if (rest > line && *rest == '-')
+            within = from < end && strtoull(rest + 1, NULL, 16) > begin;
+        else if (within && strncmp(line, "Rss:", 4) == 0)
+            bytes += strtoll(line + 4, NULL, 10) * 1024;
+    }
+    if (f != NULL)
+        fclose(f);
+    return pi_min(bytes, (int64_t)size);
+}

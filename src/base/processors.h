@@ -25,5 +25,7 @@ void pi_memory_size(int64_t *total, int64_t *unused);
 /* Bytes of this process that are in memory: its own, and pages of files; -1: the system does not
    say. */
 void pi_memory_resident(int64_t *own, int64_t *of_files);
+/* Of a mapping's bytes those that are in this process's memory; 0: the system does not say. */
+int64_t pi_memory_resident_in(const void *data, size_t size);
 
 #endif

@@ -265,9 +265,10 @@ pith_status pith_process_bytes(const pith_model *model, const pith_engine_params
         weights += there ? 0 : pi_split_weights(model, stage);
         *bytes += pi_pass_stage_bytes(model, stage, plan.chunk);
     }
-    /* Of a mapped file those that were read count already. */
+    /* Of a mapped file those that were read count already, beside pages of other files. */
     if (model->weights_file.data != NULL)
-        weights = pi_max(0, weights - of_files);
+        weights -= pi_min(
+            weights, pi_memory_resident_in(model->weights_file.data, model->weights_file.size));
     *bytes += weights;
     return PITH_OK;
 }
