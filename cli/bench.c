@@ -582,7 +582,7 @@ static int64_t most_tokens(const struct bench *b)
     return most;
 }
 
-/* Bytes of pages that the row of most takes. Windows and budgets are of each of its sequences, which
+/* Bytes of pages of the largest row. Windows and budgets are of each of its sequences, which
    has a page to spare. */
 static int64_t most_pages(const struct bench *b)
 {
