@@ -69,7 +69,7 @@ PITH_API pith_status pith_process_bytes(const pith_model *model, const pith_engi
 
 /* Bytes that n_answer answers at once take beside KV memory. Each has a row of logits and a sampler
    of these params (NULL: the default ones). Some have one more row while a pass computes them: 64,
-   or 16 MiB of rows, and no fewer than 16. pith_process_bytes has the first. n_draft is rows of
+   or 32 MiB of rows, and no fewer than 16. pith_process_bytes has the first. n_draft is rows of
    drafts: the most tokens of one (pith_draft_params.n_max), and one more for each answer that
    drafts. Of a scheduler's answers at most 4 do. The index in which drafts are looked up is not in
    it. INVALID: a number below 0. */
