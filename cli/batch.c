@@ -353,7 +353,7 @@ static void abandon(struct batch *b)
 
 /* ---- the command ---- */
 
-/* Answers that can run at the same time, and those of the request that has most. */
+/* Answers that can run at the same time, and how many the largest request has. */
 static void count_answers(struct batch *b)
 {
     int64_t n = 0, most = b->o->schedule.n_seq;

@@ -118,6 +118,7 @@ struct bench {
     int64_t generation_bytes; /* weight bytes read per generated token */
     double kv_bytes_per_token;
     int64_t peak_rss;
+    int64_t measuring_rss; /* the peak with the buffers that measured the machine */
     int64_t kv_peak;
     pith_machine machine;
 };
@@ -352,9 +353,15 @@ static void measure_machine(struct bench *b)
     b->peak_rss = (int64_t)usage.ru_maxrss * 1024;
     pith_engine_kv_stats(b->s.engine, &kv);
     b->kv_peak = kv.peak_bytes;
-    cli_check(pith_device_measure(pith_engine_device(b->s.engine), b->options->model.n_thread,
-                                  &b->machine, &err),
-              &err);
+    pith_status status = pith_device_measure(pith_engine_device(b->s.engine),
+                                             b->options->model.n_thread, &b->machine, &err);
+    getrusage(RUSAGE_SELF, &usage);
+    b->measuring_rss = (int64_t)usage.ru_maxrss * 1024;
+    if (status != PITH_OK) { /* what was measured before is printed, without bounds */
+        cli_note("bounds are left out: %s", err.message);
+        b->machine = (pith_machine){.n_thread = b->s.params.n_thread};
+        return;
+    }
     for (int32_t i = 0; i < b->n_row; i++) {
         struct row *row = &b->rows[i];
         bool prompt = strcmp(row->test, "prompt") == 0;
@@ -416,6 +423,8 @@ static int64_t device_bytes(const struct bench *b)
 
 static void print_machine(const pith_machine *m)
 {
+    if (m->read_bytes_per_s == 0.0)
+        return;
     printf("machine: read %.1f GB/s, copy %.1f GB/s, f32 %.0f GFLOP/s, ",
            1e-9 * m->read_bytes_per_s, 1e-9 * m->copy_bytes_per_s, 1e-9 * m->f32_flop_per_s);
     if (m->f16_flop_per_s > 0.0)
@@ -426,7 +435,7 @@ static void print_machine(const pith_machine *m)
 
 static void print_table(const struct bench *b)
 {
-    char weights[32], rss[32], kv[32], device[32];
+    char weights[32], rss[32], kv[32], device[32], measuring[32];
     const pith_machine *m = &b->machine;
     const struct memory_options *o = &b->options->memory;
     bool several = b->n_seq > 1;
@@ -445,9 +454,10 @@ static void print_table(const struct bench *b)
     if (o->share != NULL)
         printf("share: %s\n", o->share);
     print_weights(b);
-    printf("memory: peak %s, of it KV %s; %s on %s\n\n", cli_bytes(b->peak_rss, rss),
-           cli_bytes(b->kv_peak, kv), cli_bytes(device_bytes(b), device),
-           pith_engine_device(b->s.engine));
+    printf("memory: peak %s, of it KV %s; %s on %s; %s while the machine was measured\n\n",
+           cli_bytes(b->peak_rss, rss), cli_bytes(b->kv_peak, kv),
+           cli_bytes(device_bytes(b), device), pith_engine_device(b->s.engine),
+           cli_bytes(b->measuring_rss, measuring));
     printf("%-8s %7s %8s %s%12s %8s %10s %10s %8s%s\n", "test", "tokens", "depth",
            several ? "sequences " : "", "tokens/s", "+-", "best", "bound", "of bound",
            o->keep != NULL ? "   rounds" : "");
@@ -457,8 +467,11 @@ static void print_table(const struct bench *b)
         printf("%-8s %7d %8d ", r->test, r->n, r->depth);
         if (several)
             printf("%9d ", r->n_seq);
-        printf("%12.2f %8.2f %10.2f %10.2f %7.0f%%", mean, deviation_of(b, r), r->best, r->bound,
-               100.0 * mean / r->bound);
+        printf("%12.2f %8.2f %10.2f ", mean, deviation_of(b, r), r->best);
+        if (r->bound > 0.0)
+            printf("%10.2f %7.0f%%", r->bound, 100.0 * mean / r->bound);
+        else
+            printf("%10s %8s", "-", "-");
         if (o->keep != NULL)
             printf(" %7.2f%%", rounds_share(r));
         putchar('\n');
@@ -569,7 +582,7 @@ static int64_t most_tokens(const struct bench *b)
     return most;
 }
 
-/* Bytes of pages that the row of most takes. Windows and budgets are of each of its sequences, which
+/* Bytes of pages of the largest row. Windows and budgets are of each of its sequences, which
    has a page to spare. */
 static int64_t most_pages(const struct bench *b)
 {

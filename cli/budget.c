@@ -248,11 +248,11 @@ static int64_t process_bytes(const struct session *s, const struct model_options
 
 /* ---- what answers take beside KV memory ---- */
 
-/* Of what is left beside the process, the most that rows of answers may take, and those of drafts.
-   Else there are fewer. */
+/* Beside the process some bytes are left. Rows of answers may take one part of them, and rows of
+   drafts another. Else there are fewer. */
 #define ANSWERS_PART 3
 #define DRAFTS_PART 4
-#define PASS_EXTRA ((int64_t)8 << 20) /* what an engine has beside rows of a pass */
+#define PASS_EXTRA ((int64_t)8 << 20) /* of an engine, beside rows of a pass */
 #define DRAFTING_AT_ONCE 4            /* answers of a scheduler */
 #define INDEX_BYTES 80                /* of a token, in the index in which drafts are looked up */
 

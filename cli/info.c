@@ -285,7 +285,9 @@ static void print_kv(const struct kv_plan *plan)
     printf("\n"
            "How much smaller than f16 for both:\n");
     print_pairs(plan, CELL_FACTOR);
-    printf("\nTokens that fit beside the weights in %s:\n", cli_bytes(plan->memory, bytes));
+    printf(
+        "\nTokens whose pages fit beside the weights in %s, less what buffers and tables take:\n",
+        cli_bytes(plan->memory, bytes));
     print_pairs(plan, CELL_FITS);
     print_rules(plan);
 }

@@ -45,8 +45,8 @@ static const double shares[] = {1.0, 0.6, 0.45, 0.4, 0.25, 0.125, 0.0625};
 struct frontier {
     const struct options *o;
     struct session s;
-    const char *stats; /* NULL: none */
-    double read_bytes_per_s;
+    const char *stats;       /* NULL: none */
+    double read_bytes_per_s; /* 0: there was no memory to measure it */
     int32_t n_token;
 };
 
@@ -90,21 +90,23 @@ static void write_options(const pith_plan *plan, char *out, size_t cap)
 
 static void print_row(const struct frontier *f, const pith_plan *plan)
 {
-    char bytes[32], options[1200];
+    char bytes[32], speed[32] = "-", options[1200];
     write_options(plan, options, sizeof(options));
-    printf("%-11s %5.1f %%  %7.1f  %s\n             %s\n", cli_bytes(plan->bytes, bytes),
-           100.0 * (double)plan->bytes / (double)plan->full_bytes, speed_of(f, plan), plan->loss,
-           options);
+    if (f->read_bytes_per_s > 0.0)
+        snprintf(speed, sizeof(speed), "%.1f", speed_of(f, plan));
+    printf("%-11s %5.1f %%  %7s  %s\n             %s\n", cli_bytes(plan->bytes, bytes),
+           100.0 * (double)plan->bytes / (double)plan->full_bytes, speed, plan->loss, options);
 }
 
 static json_t *row_json(const struct frontier *f, const pith_plan *plan)
 {
     char options[1200];
     write_options(plan, options, sizeof(options));
-    json_t *o =
-        json_pack("{s:I, s:f, s:f, s:i, s:s, s:s}", "bytes", (json_int_t)plan->bytes, "share",
-                  (double)plan->bytes / (double)plan->full_bytes, "tokens_per_s", speed_of(f, plan),
-                  "entries", (int)plan->n_entry, "options", options, "line", plan->line);
+    json_t *o = json_pack("{s:I, s:f, s:i, s:s, s:s}", "bytes", (json_int_t)plan->bytes, "share",
+                          (double)plan->bytes / (double)plan->full_bytes, "entries",
+                          (int)plan->n_entry, "options", options, "line", plan->line);
+    if (o != NULL && f->read_bytes_per_s > 0.0)
+        json_object_set_new(o, "tokens_per_s", json_real(speed_of(f, plan)));
     if (o != NULL && plan->on != NULL && plan->facts >= 0.0f)
         json_object_set_new(o, "facts", json_real((double)plan->facts));
     if (o != NULL && plan->on != NULL && !isnan(plan->perplexity))
@@ -149,10 +151,13 @@ static void print_foot(const struct frontier *f, const pith_plan *plans, size_t 
     for (size_t i = 0; i < n; i++)
         if (plans[i].on != NULL && !plans[i].on_its_kind)
             other = plans[i].on;
-    printf(
-        "\ntokens/s: generated behind %d tokens, if reading weights and KV memory at the measured "
-        "%.1f GB/s\nwere all the work.\n",
-        f->n_token, 1e-9 * f->read_bytes_per_s);
+    if (f->read_bytes_per_s == 0.0)
+        printf("\ntokens/s: there is no memory to measure how fast this machine reads.\n");
+    else
+        printf("\ntokens/s: generated behind %d tokens, if reading weights and KV memory at the "
+               "measured "
+               "%.1f GB/s\nwere all the work.\n",
+               f->n_token, 1e-9 * f->read_bytes_per_s);
     if (other != NULL)
         printf("Loss is that of %s, the nearest model that was measured.\n", other);
 }
@@ -180,9 +185,12 @@ static int run(void *options)
     f.n_token = o->n_ctx > 0 ? o->n_ctx : f.s.info.n_ctx_train;
     session_note_context(&f.s, f.n_token);
     f.stats = budget_find_stats(&f.s);
-    cli_check(pith_device_measure(session_device(&o->model), o->model.n_thread, &machine, &err),
-              &err);
-    f.read_bytes_per_s = machine.read_bytes_per_s;
+    pith_status status =
+        pith_device_measure(session_device(&o->model), o->model.n_thread, &machine, &err);
+    if (status != PITH_NOMEM)
+        cli_check(status, &err);
+    if (status == PITH_OK)
+        f.read_bytes_per_s = machine.read_bytes_per_s;
     size_t n = make_plans(&f, plans);
     if (o->json) {
         print_json(&f, plans, n);

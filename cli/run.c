@@ -333,8 +333,8 @@ static int64_t most_tokens(const struct run_options *o, int32_t n_prompt, int32_
     return n >= 0 && n_prompt + n <= n_ctx_train ? n_prompt + n : 0;
 }
 
-/* Bytes of pages where --keep never evicts the prompt: then a share of the text becomes twice of
-   what stays, or all of the text. 0: nothing more than usual. */
+/* Bytes of pages where --keep never evicts the prompt. Then a budget that is a share grows to twice
+   the prompt and its window, or to all of the text. 0: nothing more than usual. */
 static int64_t pinned_pages(const struct session *s, const struct run_options *o, int32_t n_prompt,
                             int64_t most)
 {

@@ -153,7 +153,7 @@ struct session {
     int64_t draft_bytes; /* of them for the drafting model, as --kv divides; 0: not divided yet */
     int64_t swap_bytes;  /* --swap, set before budget_settle, which leaves what it comes to; below
                             0: not given */
-    /* What answers at once take beside KV memory, of which a size of --kv has enough. Set before
+    /* Answers at once take memory beside KV memory, which a size of --kv has. Set before
        budget_settle, which may leave fewer. */
     int32_t n_answer;                 /* answers that may run at the same time; 0: one */
     int32_t least_answer;             /* of them those that must; 0: one */

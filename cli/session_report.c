@@ -197,14 +197,17 @@ static json_t *pages_json(const struct session *s)
     return o;
 }
 
-static void print_devices(void)
+/* Weights that are mapped are pages of a file, and none of these. */
+static void print_devices(const struct session *s)
 {
     pith_device_info d;
     char text[32];
     const char *before = "devices  ";
     for (int32_t i = 0; pith_device_get(i, &d) == PITH_OK; i++, before = ", ")
         fprintf(stderr, "%s%s %s", before, d.name, cli_bytes(d.used_bytes, text));
-    fputs(" of weights, pages, and buffers; the cpu's pages as reserved\n", stderr);
+    fprintf(stderr, " of %s; the cpu's pages as reserved\n",
+            s->info.weights_mapped ? "pages and buffers, beside mapped weights"
+                                   : "weights, pages, and buffers");
 }
 
 /* Where layers are on several devices. */
@@ -272,8 +275,10 @@ static void print_memory(const struct session *s, const struct account *a)
     if (m->tier_device_bytes > 0)
         fprintf(stderr, "; %s of recall's tier on GPUs", cli_bytes(m->tier_device_bytes, text));
     if (a->full_bytes > 0)
-        fprintf(stderr, "; %.1f %% of the full cache's pages",
-                percent((double)(m->total_bytes + draft), (double)a->full_bytes));
+        fprintf(stderr, "; %.1f %% of the full cache's pages in %s/%s",
+                percent((double)(m->total_bytes + draft), (double)a->full_bytes),
+                s->params.type_k != NULL ? s->params.type_k : "f16",
+                s->params.type_v != NULL ? s->params.type_v : "f16");
     print_parts(m, besides, sizeof(besides) / sizeof(besides[0]), "; beside it ");
     fputc('\n', stderr);
 }
@@ -469,7 +474,7 @@ void session_report(struct session *s, const pith_generate_result *r, bool json)
     print_memory(s, &a);
     print_stages(s);
     ranks_report();
-    print_devices();
+    print_devices(s);
     print_pages(s);
     print_keep(s, &a);
     print_read(s, &a.read);

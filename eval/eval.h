@@ -105,8 +105,8 @@ void eval_add_cost(struct eval_answer *sum, const struct eval_answer *cost);
 /* The engine of a running task and its totals. */
 struct eval_run; /* run.c */
 
-/* Sequences of n_token tokens, at most n_seq, that fit setup->most_bytes together with as many in an
-   engine of the params beside (NULL: there is none). At least one. */
+/* Sequences of n_token tokens that fit setup->most_bytes, from 1 to n_seq. As many are in an engine
+   of the params beside (NULL: there is none). */
 int32_t eval_seqs_that_fit(const struct eval_setup *setup, const pith_engine_params *beside,
                            int32_t n_token, int32_t n_seq);
 

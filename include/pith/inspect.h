@@ -25,11 +25,12 @@ typedef struct pith_machine {
                               and products take the two above */
 } pith_machine;
 
-/* Measures for about a second with n_thread threads (0: all processors). NOMEM. */
+/* Measures for about a second with n_thread threads (0: all processors). Its buffer is a few
+   times the last level of cache, at most 512 MiB and half of free memory. NOMEM. */
 PITH_API pith_status pith_machine_measure(int32_t n_thread, pith_machine *out, pith_error *err);
 /* The same of a device, by a name that pith_device_find takes. A GPU's reading and copying are
    measured, its arithmetic is what its driver says of clock and processors, and n_thread of out is
-   0. INVALID: there is no such device. NOMEM: half a gigabyte is not free. */
+   0. INVALID: there is no such device. NOMEM: there is no room for a buffer. */
 PITH_API pith_status pith_device_measure(const char *device, int32_t n_thread, pith_machine *out,
                                          pith_error *err);
 

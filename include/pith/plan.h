@@ -60,17 +60,19 @@ PITH_API void pith_plan_apply(const pith_plan *plan, pith_engine_params *params)
 
 /* Bytes of this process with an engine of these params, beside all that grows with conversations.
    They are weights (mapped ones and those on GPUs, too), vocabulary, code, the buffers of a pass,
-   and a row of logits that it computes. Subtract it from a limit of the whole process to get pith_plan_goal.bytes. Without a model
-   (NULL) it is what the process takes now: so the bytes of two models sum to theirs less that. The
-   statuses of pith_memory_estimate; UNSUPPORTED where the system does not say. */
+   and a row of logits that it computes. Subtract it from a limit of the whole process to get
+   pith_plan_goal.bytes. Without a model (NULL) it is what the process takes now: so the bytes of
+   two models sum to theirs less that. The statuses of pith_memory_estimate; UNSUPPORTED where the
+   system does not say. */
 PITH_API pith_status pith_process_bytes(const pith_model *model, const pith_engine_params *params,
                                         int64_t *bytes, pith_error *err);
 
 /* Bytes that n_answer answers at once take beside KV memory. Each has a row of logits and a sampler
-   of these params (NULL: the default ones), and up to 64 (16 MiB in all, or 16) have one more row
-   while a pass computes them, of which pith_process_bytes has the first. n_draft is rows of drafts: the most tokens of one (pith_draft_params.n_max), and one more
-   for each answer that drafts. Of a scheduler's answers at most 4 do. The index in which drafts are
-   looked up is not in it. INVALID: a number below 0. */
+   of these params (NULL: the default ones). Some have one more row while a pass computes them: 64,
+   or 32 MiB of rows, and no fewer than 16. pith_process_bytes has the first. n_draft is rows of
+   drafts: the most tokens of one (pith_draft_params.n_max), and one more for each answer that
+   drafts. Of a scheduler's answers at most 4 do. The index in which drafts are looked up is not in
+   it. INVALID: a number below 0. */
 PITH_API pith_status pith_answers_bytes(const pith_model *model, const pith_sample_params *sample,
                                         int32_t n_answer, int32_t n_draft, int64_t *bytes,
                                         pith_error *err);

@@ -87,7 +87,7 @@ static bool read_value(const char *path, const char *name, char *out, size_t cap
     return found;
 }
 
-/* Bytes that a group leaves between its limit and what it uses. Cached files that nobody has read
+/* Bytes that a group leaves between its limit and what it uses. Cached files that were not read
    of late count as free: the system drops them first. */
 static int64_t read_left(const char *root, const char *path, bool v2)
 {
@@ -114,7 +114,7 @@ static int64_t read_left(const char *root, const char *path, bool v2)
     return pi_max(0, most - pi_max(0, used - files));
 }
 
-/* What a group and those around it leave. */
+/* The least that a group and the groups around it leave. */
 static int64_t least_left(const char *root, char *path, bool v2)
 {
     int64_t least = INT64_MAX;
@@ -137,7 +137,7 @@ static bool names(const char *list, const char *end, const char *controller)
     return false;
 }
 
-/* The least of what the groups of a process say of a controller, and those around them. */
+/* The least bound that groups of a process and the groups around them have for a controller. */
 static int64_t least_of_groups(const char *root, const char *self, const char *controller,
                                int64_t (*of)(const char *root, char *path, bool v2))
 {
@@ -200,7 +200,7 @@ static int64_t read_kib(const char *path, const char *name)
     return read_value(path, name, text, sizeof(text)) ? strtoll(text, NULL, 10) * 1024 : -1;
 }
 
-/* What a limit of the process leaves (ulimit -v, -d). */
+/* Bytes that a limit of the process leaves (ulimit -v, -d). */
 static int64_t left_of_process(int limit, const char *used)
 {
     struct rlimit most;
@@ -226,4 +226,25 @@ void pi_memory_resident(int64_t *own, int64_t *of_files)
 {
     *own = read_kib("/proc/self/status", "RssAnon:");
     *of_files = read_kib("/proc/self/status", "RssFile:");
+}
+
+int64_t pi_memory_resident_in(const void *data, size_t size)
+{
+    const uint64_t begin = (uint64_t)(uintptr_t)data, end = begin + size;
+    char line[512];
+    int64_t bytes = 0;
+    bool within = false;
+    FILE *f = fopen("/proc/self/smaps", "re");
+    /* "7f00-7f10 r--p ..." begins an area, and "Rss: 4 kB" is one of its figures. */
+    while (f != NULL && fgets(line, sizeof(line), f) != NULL) {
+        char *rest;
+        uint64_t from = strtoull(line, &rest, 16);
+        if (rest > line && *rest == '-')
+            within = from < end && strtoull(rest + 1, NULL, 16) > begin;
+        else if (within && strncmp(line, "Rss:", 4) == 0)
+            bytes += strtoll(line + 4, NULL, 10) * 1024;
+    }
+    if (f != NULL)
+        fclose(f);
+    return pi_min(bytes, (int64_t)size);
 }

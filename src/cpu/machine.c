@@ -4,9 +4,11 @@
  * Each figure is the best of several rounds: disturbances only ever slow a round down.
  */
 #include <math.h>
+#include <unistd.h>
 
 #include "base/mem.h"
 #include "base/os.h"
+#include "base/processors.h"
 #include "base/threads.h"
 #include "cpu/kernels.h"
 #include "cpu/machine.h"
@@ -17,9 +19,13 @@
 #define READ_AHEAD_LINES 64 /* into the first level of cache */
 #define READ_AHEAD_FAR 128  /* into the second */
 #define PROBE_STEPS 2000000
+#define N_CACHE 4                        /* of the last level, which a buffer does not stay in */
+#define BYTES_USUAL ((int64_t)128 << 20) /* without a large cache */
+#define BYTES_LEAST ((int64_t)64 << 20)
 
 struct measure {
-    uint8_t *buffer; /* [PI_MACHINE_BYTES] is read, its first half copied to the second */
+    size_t size;     /* of the buffer */
+    uint8_t *buffer; /* [size] is read, its first half copied to the second */
     pi_probe_fn *probe;
     int64_t *result; /* [n_thread] operations of each probe */
 };
@@ -73,7 +79,7 @@ static void copy_lines(void *ctx, int64_t begin, int64_t end, int32_t thread)
 {
     struct measure *m = ctx;
     (void)thread;
-    memcpy(m->buffer + PI_MACHINE_BYTES / 2 + begin * 64, m->buffer + begin * 64,
+    memcpy(m->buffer + m->size / 2 + begin * 64, m->buffer + begin * 64,
            (size_t)(end - begin) * 64);
 }
 
@@ -104,29 +110,42 @@ static double best_rate(struct measure *m, pi_job_fn *work, int64_t n, double un
     return best;
 }
 
+/* A few times the last level of cache, where the system knows it, and half of free memory at most.
+   0: that is too little, as caches would be measured. */
+static size_t buffer_size(void)
+{
+    int64_t total, unused, size = (int64_t)PI_MACHINE_BYTES;
+#if defined(_SC_LEVEL3_CACHE_SIZE)
+    int64_t cache = sysconf(_SC_LEVEL3_CACHE_SIZE);
+    if (cache > 0)
+        size = pi_min(size, pi_max(N_CACHE * cache, BYTES_USUAL));
+#endif
+    pi_memory_size(&total, &unused);
+    if (unused >= 0)
+        size = pi_min(size, unused / 2);
+    return size >= BYTES_LEAST ? (size_t)(size >> 20 << 20) : 0;
+}
+
 pith_status pith_machine_measure(int32_t n_thread, pith_machine *out, pith_error *err)
 {
     if (n_thread < 0 || n_thread > 1024)
         return pi_fail(err, PITH_INVALID, "n_thread: %d is not between 0 and 1024", n_thread);
     if (n_thread == 0)
         n_thread = pi_thread_count();
-    struct measure m = {0};
-    m.buffer = pi_mem_map_whole(PI_MEM_OTHER, PI_MACHINE_BYTES);
+    struct measure m = {.size = buffer_size()};
+    m.buffer = m.size > 0 ? pi_mem_map_whole(PI_MEM_OTHER, m.size) : NULL;
     m.result = pi_mem_alloc_n(PI_MEM_OTHER, (size_t)n_thread, sizeof(*m.result));
     pith_status status = PITH_OK;
     if (m.buffer == NULL || m.result == NULL) {
-        status = pi_fail(err, PITH_NOMEM, "no memory for a measuring buffer of %zu bytes",
-                         PI_MACHINE_BYTES);
+        status = pi_fail(err, PITH_NOMEM, "no memory for a measuring buffer");
     } else {
         const struct pi_kernels *cpu = pi_kernels();
         pith_machine machine = {.n_thread = n_thread};
-        int64_t n_line = (int64_t)(PI_MACHINE_BYTES / 64);
-        memset(m.buffer, 1, PI_MACHINE_BYTES); /* real pages, not the shared page of zeros */
-        machine.read_bytes_per_s =
-            fmax(best_rate(&m, read_near, n_line, PI_MACHINE_BYTES, n_thread),
-                 best_rate(&m, read_far, n_line, PI_MACHINE_BYTES, n_thread));
-        machine.copy_bytes_per_s =
-            best_rate(&m, copy_lines, n_line / 2, PI_MACHINE_BYTES, n_thread);
+        int64_t n_line = (int64_t)(m.size / 64);
+        memset(m.buffer, 1, m.size); /* real pages, not the shared page of zeros */
+        machine.read_bytes_per_s = fmax(best_rate(&m, read_near, n_line, (double)m.size, n_thread),
+                                        best_rate(&m, read_far, n_line, (double)m.size, n_thread));
+        machine.copy_bytes_per_s = best_rate(&m, copy_lines, n_line / 2, (double)m.size, n_thread);
         m.probe = cpu->matmul.probe_f32;
         machine.f32_flop_per_s = best_rate(&m, probe, n_thread, 0.0, n_thread);
         m.probe = cpu->matmul.probe_int8;
@@ -134,6 +153,7 @@ pith_status pith_machine_measure(int32_t n_thread, pith_machine *out, pith_error
         *out = machine;
     }
     pi_mem_free(m.result);
-    pi_mem_unmap(PI_MEM_OTHER, m.buffer, PI_MACHINE_BYTES);
+    if (m.buffer != NULL)
+        pi_mem_unmap(PI_MEM_OTHER, m.buffer, m.size);
     return status;
 }

@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The size of a buffer that does not stay in the caches. A virtual machine may see a large
+/* The most bytes of a buffer that does not stay in the caches. A virtual machine may see a large
    last-level cache that it shares with others. With a cache of 480 MiB, 128 MiB were read twice as
    fast as memory. */
 #define PI_MACHINE_BYTES ((size_t)512 << 20)

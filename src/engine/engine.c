@@ -264,21 +264,22 @@ pith_status pith_process_bytes(const pith_model *model, const pith_engine_params
         weights += there ? 0 : pi_split_weights(model, stage);
         *bytes += pi_pass_stage_bytes(model, stage, plan.chunk);
     }
-    /* Of a mapped file those that were read count already. */
+    /* Of a mapped file those that were read count already, beside pages of other files. */
     if (model->weights_file.data != NULL)
-        weights = pi_max(0, weights - of_files);
+        weights -= pi_min(
+            weights, pi_memory_resident_in(model->weights_file.data, model->weights_file.size));
     *bytes += weights;
     return PITH_OK;
 }
 
-/* Beside its row and its sampler: the end of its text, stop strings, and what callers know of it. */
+/* Beside its row and its sampler: the end of its text, stop strings, and what callers know. */
 #define ANSWER_EXTRA ((int64_t)16 << 10)
 
 pith_status pith_answers_bytes(const pith_model *model, const pith_sample_params *sample,
                                int32_t n_answer, int32_t n_draft, int64_t *bytes, pith_error *err)
 {
     const int64_t row = (int64_t)model->hp.n_vocab * (int64_t)sizeof(float);
-    int64_t changes = sample == NULL || pi_sampler_changes(sample); /* one, whoever chooses */
+    int64_t changes = sample == NULL || pi_sampler_changes(sample); /* of all samplers together */
     int64_t in_pass = pi_min(pi_batch_rows(model, true, PI_PASS_LOGITS), pi_max(n_answer, n_draft));
     PI_TRY(pi_check_range("n_answer", n_answer, 0, INT32_MAX, err));
     PI_TRY(pi_check_range("n_draft", n_draft, 0, INT32_MAX, err));

@@ -384,7 +384,7 @@ static void finish_item(const pith_batch_item *item, struct pi_item_state *state
 
 /* Rows that are always computed together, and bytes beyond which no more are. */
 #define ROWS_LEAST 16
-#define ROWS_BYTES ((int64_t)16 << 20)
+#define ROWS_BYTES ((int64_t)32 << 20)
 
 int32_t pi_batch_rows(const struct pith_model *model, bool in_host, int32_t chunk)
 {

@@ -4,8 +4,9 @@
  * and sequences, and of a grammar only its state.
  *
  * Invariant: everything is sized at create; sampling allocates nothing but the states that a
- * grammar learns. A sampler of the usual params is small, as each answer of a server has one. The kept tokens are always the first of one order (higher logit, then lower id).
- * Top-p and min-p both cut that order short, so the cheaper may come first: min-p, by a threshold.
+ * grammar learns. A sampler of the usual params is small, as each answer of a server has one. The
+ * kept tokens are always the first of one order (higher logit, then lower id). Top-p and min-p both
+ * cut that order short, so the cheaper may come first: min-p, by a threshold.
  *
  * PI_BEST tokens or fewer are summed and drawn from in that order. So a device that knows the best
  * tokens of a row (device.h) leads to the same draws as the row.
@@ -119,7 +120,7 @@ static int32_t n_top_of(const pith_sample_params *p, int32_t n_vocab)
     return p->top_k > 0 && p->top_k < n_vocab ? p->top_k : n_vocab;
 }
 
-/* Candidates at once: those of top-k, and those that a device knows. Without draws there are none
+/* Candidates at once: of top-k, or of a device. Without draws there are none
    of the first. */
 static int32_t n_kept(const pith_sample_params *p, int32_t n_vocab)
 {

@@ -313,7 +313,7 @@ TEST(counts_processors_of_control_groups)
     assert_true(pi_processors() >= 1);
 }
 
-/* Cached files that nobody reads are free, and the groups around one count, too. */
+/* Cached files that are not read are free, and the groups around one count, too. */
 TEST(counts_memory_that_control_groups_leave)
 {
     static const struct {
@@ -321,9 +321,7 @@ TEST(counts_memory_that_control_groups_leave)
         const char *file[7][2];
         int64_t expected;
     } cases[] = {
-        {"0::/a/b\n",
-         {{"/a/b/memory.max", "1000\n"}, {"/a/b/memory.current", "700\n"}},
-         300},
+        {"0::/a/b\n", {{"/a/b/memory.max", "1000\n"}, {"/a/b/memory.current", "700\n"}}, 300},
         {"0::/a/b\n",
          {{"/a/b/memory.max", "1000\n"},
           {"/a/b/memory.current", "700\n"},

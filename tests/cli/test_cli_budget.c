@@ -7,6 +7,7 @@
 #include <jansson.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -260,6 +261,28 @@ TEST(tasks_and_other_commands_take_it)
     expect_status(&s, 0);
 }
 
+/* Pages of other files that are in memory, as the program's, are none of them. */
+TEST(mapped_weights_count_as_others)
+{
+    if (TEST_STRIDE > 1)
+        test_skip("a sanitizer takes memory of its own");
+    char path[128], option[160];
+    const char *model = test_model_file("smollm2", "smollm2-135m-instruct-q4_1.gguf");
+    double taken[3];
+    snprintf(option, sizeof(option), "--cache-weights=%s", in_folder("weights", path));
+    assert_int_equal(mkdir(path, 0700), 0);
+    for (int i = 0; i < 3; i++) { /* the second writes the file, the third maps it */
+        struct said s = command(NULL, "run", "-m", model, "-t", "2", "-f", little, "-n", "4",
+                                "--no-chat", "--kv", "32MiB", i > 0 ? option : "-q", NULL);
+        const char *take = strstr(s.err, "of the process take ");
+        assert_non_null(take);
+        taken[i] = atof(take + strlen("of the process take "));
+    }
+    printf("%.1f MiB, mapped %.1f and %.1f\n", taken[0], taken[1], taken[2]);
+    assert_true(taken[1] > taken[0] - 3.0);
+    assert_true(taken[2] > taken[0] - 3.0);
+}
+
 /* The model drafts for itself, of which it has a second copy. */
 TEST(a_drafting_model_has_its_part)
 {
@@ -418,6 +441,32 @@ static void paste(const char *options, double bytes)
     assert_true(number(o, "kv_peak_bytes") <= bytes);
     json_decref(o);
     free(copy);
+}
+
+/* Address space for the model, and none for a buffer that caches do not hold. */
+TEST(without_memory_to_measure_the_rest_is_printed)
+{
+    if (TEST_STRIDE > 1)
+        test_skip("a sanitizer takes address space of its own");
+    pid_t child = fork();
+    if (child == 0) {
+        struct rlimit most = {(rlim_t)140 << 20, (rlim_t)140 << 20};
+        setrlimit(RLIMIT_AS, &most);
+        struct said s = command(NULL, "plan", NANO, "-c", "512", "-t", "1", NULL);
+        bool ok = s.status == 0 && strstr(s.out, " %        -  nothing") != NULL &&
+                  strstr(s.out, "there is no memory to measure") != NULL;
+        if (!ok)
+            fprintf(stderr, "%d\n%s%s", s.status, s.out, s.err);
+        s = command(NULL, "bench", "-m", NANO, "-t", "1", "-p", "0", "-n", "2", "-r", "1", NULL);
+        ok = ok && s.status == 0 && strstr(s.out, "generate       2        0") != NULL &&
+             strstr(s.err, "bounds are left out") != NULL;
+        if (!ok)
+            fprintf(stderr, "%d\n%s%s", s.status, s.out, s.err);
+        _exit(ok ? 0 : 1);
+    }
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
 }
 
 TEST(options_of_a_plan_run_within_its_bytes)

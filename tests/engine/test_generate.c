@@ -355,7 +355,7 @@ TEST(survives_every_failing_allocation)
         n_failed++;
         assert_true(nth < 1000);
     }
-    assert_true(n_failed >= 7);
+    assert_true(n_failed >= 6);
     /* Nothing stays behind but the sequence's own row of logits, and the best tokens of it. */
     pith_model_info info;
     pith_model_get_info(model, &info);

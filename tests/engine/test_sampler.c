@@ -426,7 +426,7 @@ TEST(allocates_at_the_start_alone)
     assert_int_equal(pi_mem_used(PI_MEM_OTHER), before);
 }
 
-/* A server has a sampler for each answer: those of the usual params take little. Windows that are
+/* A server has a sampler for each answer: the usual ones take little. Windows that are
    counted when asked for give the draws of those with numbers for all tokens. */
 TEST(many_samplers_take_little_and_share_a_row)
 {
