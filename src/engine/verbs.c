@@ -85,16 +85,6 @@ int64_t pi_verbs_work_at(const struct pi_account *a, int32_t n_token, int32_t n_
     return bytes;
 }
 
-int64_t pi_verbs_work_at(const struct pi_account *a, int32_t n_token, int32_t n_worker)
-{
-    struct engine_traits traits = engine_traits_compute(a->policies);
-    int64_t bytes = 0;
-    for (size_t i = 0; i < PI_LEN(table); i++)
-        if (table[i]->work_at != NULL && has(table[i], &traits))
-            bytes += table[i]->work_at(a, n_token, n_worker);
-    return bytes;
-}
-
 /* ---- the engine ---- */
 
 pith_status pi_verbs_open(struct pith_engine *e, const pith_engine_params *params,
