@@ -158,7 +158,8 @@ bool scheduler_beside_fits_copy(struct pith_scheduler *s, const struct sched_ans
 
 void scheduler_beside_settle(struct pith_scheduler *s)
 {
-    if (s->beside.room == 0)
+    bool idle = s->n_running == 0 && s->room.first == NULL;
+    if (s->beside.room == 0 || (idle && s->ranks.role != SCHED_ALONE)) /* others sleep then */
         return;
     s->beside.engine = -1;
     scheduler_beside_bound(s);
