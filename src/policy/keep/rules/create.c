@@ -289,8 +289,10 @@ bool keep_grow_scratch(struct keep *k, int32_t cap, int32_t cap_set, int64_t cap
 
 size_t keep_scratch_at(struct keep *k, int32_t n_token, int32_t n_thread)
 {
-    set_threads(k, n_thread);
+    const struct room now = {k->cap, k->cap_set, k->cap_all, k->scratch_size};
+    const int32_t own = k->n_thread;
     const struct keep_config *c = &k->config;
+    set_threads(k, n_thread);
     bool rises = c->n_budget == 0;
     int64_t cap = keep_longest_at(c, &k->model.g, n_token), all = 0;
     if (keep_config_is_global(c))
@@ -303,7 +305,8 @@ size_t keep_scratch_at(struct keep *k, int32_t n_token, int32_t n_thread)
         room.scratch_size =
             pi_align(c->policy->scratch_size(&c->params, &k->model, k->data, room.cap), 64);
     size_t bytes = lay_out(k, &room, NULL);
-    struct room now = {k->cap, k->cap_set, k->cap_all, k->scratch_size};
+    bytes += keep_overwrites(k) ? keep_steps_bytes(k, (int32_t)cap) : 0;
+    set_threads(k, own);
     lay_out(k, &now, k->block); /* rounds go on with what there is */
-    return bytes + (keep_overwrites(k) ? keep_steps_bytes(k, (int32_t)cap) : 0);
+    return bytes;
 }

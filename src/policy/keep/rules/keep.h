@@ -46,7 +46,7 @@ void keep_block_push(const struct keep *keep, const struct keep_block *block);
 /* Bytes of scratch that grew with the lanes so far. */
 size_t keep_scratch_bytes(const struct keep *keep);
 /* Their bound while one sequence, whose lanes agree where the policy wants that, grows to n_token
-   tokens, and rounds run on n_thread threads. keep was made for this alone. */
+   tokens, and rounds run on n_thread threads. keep is as before then. */
 size_t keep_scratch_at(struct keep *keep, int32_t n_token, int32_t n_thread);
 /* Whether such a block from a file can be a state. */
 bool keep_state_sound(const struct keep *keep, const void *state);
