@@ -23,8 +23,13 @@ struct policy_model pi_policy_model(const pith_model *model, const struct kv_geo
     };
 }
 
-#define TOKEN_BYTES 5 /* of a list of tokens, which may have room for an eighth more */
-#define N_KIND 8      /* forms of pages at most, states' parts included */
+#define N_KIND 8 /* forms of pages at most, states' parts included */
+
+/* A list of tokens, which may have room for an eighth more, or for PI_SEQ_GROWTH. */
+static int64_t list_at(int64_t n_token)
+{
+    return 5 * n_token + PI_SEQ_GROWTH * (int64_t)sizeof(int32_t);
+}
 
 int64_t pi_account_pages(const struct pi_account *a, int32_t n_token)
 {
@@ -62,7 +67,7 @@ static int64_t tables_at(const struct pi_account *a, int32_t n_token)
 static int64_t beside_at(const struct pi_account *a, int32_t n_token)
 {
     int64_t n_reach = pi_account_reach(a, n_token);
-    return (int64_t)sizeof(struct pith_seq) + TOKEN_BYTES * n_reach + tables_at(a, n_token) +
+    return (int64_t)sizeof(struct pith_seq) + list_at(n_reach) + tables_at(a, n_token) +
            kv_cache_bytes_at(N_KIND, pi_account_page_count(a, n_token)) +
            n_token / a->g->page_len * kv_block_head_bytes(a->g) + pi_verbs_beside_at(a, n_token);
 }
@@ -87,8 +92,8 @@ static int64_t work_at(const struct pi_account *a, int32_t n_token)
 
 int64_t pi_account_own(const struct pi_account *a, int32_t n_token)
 {
-    return (int64_t)sizeof(struct pith_seq) + TOKEN_BYTES * (int64_t)n_token +
-           tables_at(a, n_token) + pi_verbs_own_at(a, n_token);
+    return (int64_t)sizeof(struct pith_seq) + list_at(n_token) + tables_at(a, n_token) +
+           pi_verbs_own_at(a, n_token);
 }
 
 int64_t pi_account_shared(const struct pi_account *a, int32_t n_token)

@@ -538,7 +538,8 @@ pith_status pi_seq_grow(struct pith_seq *seq, int32_t n, pith_error *err)
                        seq->n_token);
     if (seq->n_token + n <= seq->cap)
         return PITH_OK;
-    int64_t all = seq->n_token + (int64_t)n, cap = pi_min(all + all / 8, INT32_MAX);
+    int64_t all = seq->n_token + (int64_t)n;
+    int64_t cap = pi_min(all + pi_max(all / 8, PI_SEQ_GROWTH), INT32_MAX);
     int32_t *tokens = pi_mem_grow(PI_MEM_TABLE, seq->tokens, (size_t)cap, sizeof(*tokens));
     if (tokens == NULL)
         return pi_fail(err, PITH_NOMEM, "no memory for a list of %lld tokens", (long long)cap);

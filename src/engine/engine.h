@@ -97,7 +97,8 @@ pith_status pi_seq_alloc(struct pith_engine *e, struct pith_seq **out, pith_erro
 pith_status pi_seq_set_tokens(struct pith_seq *seq, const int32_t *tokens, int32_t n,
                               pith_error *err);
 
-/* Room for n more tokens in the list. NOMEM. */
+/* Room for n more tokens in the list, and for an eighth of all, or PI_SEQ_GROWTH. NOMEM. */
+enum { PI_SEQ_GROWTH = 64 };
 pith_status pi_seq_grow(struct pith_seq *seq, int32_t n, pith_error *err);
 
 /* The lowest position that some lane has no entry of; n_token when there is none. */
