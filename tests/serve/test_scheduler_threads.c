@@ -347,18 +347,24 @@ static void fail_each(const char *keep, const char *read)
         pith_engine_kv_stats(e, &kv);
         assert_int_equal(kv.used_bytes, 0);
         assert_int_equal(kv.n_seq, 0);
-        for (int32_t i = 0; i < N_FEW; i++)
+        /* Under a read policy an answer depends on the conversation that it goes on from. */
+        bool all_went = true;
+        for (int32_t i = 0; i < N_FEW; i++) {
+            all_went = all_went && few.accepted[i];
             for (int32_t j = 0; few.accepted[i] && j < 1 + i % 2; j++) {
                 assert_int_equal(few.n_done[i][j], 1);
                 if (few.status[i][j] != PITH_OK) {
                     assert_int_equal(few.status[i][j], PITH_NOMEM);
                     n_failed++;
+                    all_went = false;
                     continue;
                 }
                 n_ok++;
-                assert_memory_equal(few.token[i][j], whole.token[i][j],
-                                    (size_t)few.n_token[i][j] * sizeof(int32_t));
+                if (all_went || read == NULL)
+                    assert_memory_equal(few.token[i][j], whole.token[i][j],
+                                        (size_t)few.n_token[i][j] * sizeof(int32_t));
             }
+        }
     }
     assert_true(n_ok > n_failed && n_failed > 10);
     pith_engine_free(e);
