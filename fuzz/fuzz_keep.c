@@ -7,14 +7,9 @@
 
 #include "policy/keep/rules/options.h"
 #include "pith/policy.h"
+#include "policy_options.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-static void require(bool holds)
-{
-    if (!holds)
-        abort();
-}
 
 /* The number of entries that a budget must hold: the first ones, the window, and with overwriting
    the entry to be replaced. The window can be a part of the budget itself. */
@@ -62,17 +57,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     pith_error err = {0};
     if (size < 2)
         return 0;
-    struct kv_geometry g = {.n_layer = 1 + data[0] % 40,
-                            .n_head = 1 + data[0] / 40,
-                            .dim_k = 64,
-                            .dim_v = 32,
-                            .page_len = 16 << data[1] % 3,
-                            .type_k = KV_TYPE_F16,
-                            .type_v = KV_TYPE_Q8_0};
-    char *text = malloc(size - 1);
-    require(text != NULL);
-    memcpy(text, data + 2, size - 2);
-    text[size - 2] = '\0';
+    struct kv_geometry g = policy_geometry(data);
+    char *text = policy_text(data, size);
     pith_status status = keep_config_parse(text, &c, &err);
     require(pith_policy_check(PITH_KEEP, text, NULL) == status);
     if (status == PITH_OK)
