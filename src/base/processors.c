@@ -52,19 +52,12 @@ static bool read_quota(const char *root, const char *path, bool v2, int64_t *quo
     return *quota > 0 && *period > 0;
 }
 
-/* The limits of a group and of those around it. In a container the group's path may be that of the
-   host, where nothing is: what counts then stands at the root. */
-static int64_t least_processors(const char *root, char *path, bool v2)
+/* The processors that a group allows; INT64_MAX: any. */
+static int64_t read_processors(const char *root, const char *path, bool v2)
 {
-    int64_t least = INT32_MAX, quota, period;
-    for (;;) {
-        if (read_quota(root, path, v2, &quota, &period))
-            least = pi_min(least, pi_max(1, (quota + period / 2) / period));
-        char *last = strrchr(path, '/');
-        if (last == NULL)
-            return least;
-        *last = '\0';
-    }
+    int64_t quota, period;
+    return read_quota(root, path, v2, &quota, &period) ? pi_max(1, (quota + period / 2) / period)
+                                                       : INT64_MAX;
 }
 
 /* The text behind a name, blanks and a colon in a file of the system; false: there is none. */
@@ -114,19 +107,6 @@ static int64_t read_left(const char *root, const char *path, bool v2)
     return pi_max(0, most - pi_max(0, used - files));
 }
 
-/* The least that a group and the groups around it leave. */
-static int64_t least_left(const char *root, char *path, bool v2)
-{
-    int64_t least = INT64_MAX;
-    for (;;) {
-        least = pi_min(least, read_left(root, path, v2));
-        char *last = strrchr(path, '/');
-        if (last == NULL)
-            return least;
-        *last = '\0';
-    }
-}
-
 /* Whether a list, as "cpu,cpuacct", that ends before `end` has the controller. */
 static bool names(const char *list, const char *end, const char *controller)
 {
@@ -137,9 +117,25 @@ static bool names(const char *list, const char *end, const char *controller)
     return false;
 }
 
+typedef int64_t bound_fn(const char *root, const char *path, bool v2);
+
+/* The bounds of a group and of those around it. In a container the group's path may be that of the
+   host, where nothing is: what counts then stands at the root. */
+static int64_t least_upwards(const char *root, char *path, bool v2, bound_fn *bound)
+{
+    int64_t least = INT64_MAX;
+    for (;;) {
+        least = pi_min(least, bound(root, path, v2));
+        char *last = strrchr(path, '/');
+        if (last == NULL)
+            return least;
+        *last = '\0';
+    }
+}
+
 /* The least bound that groups of a process and the groups around them have for a controller. */
 static int64_t least_of_groups(const char *root, const char *self, const char *controller,
-                               int64_t (*of)(const char *root, char *path, bool v2))
+                               bound_fn *bound)
 {
     char line[MAX_PATH];
     int64_t least = INT64_MAX;
@@ -154,7 +150,7 @@ static int64_t least_of_groups(const char *root, const char *self, const char *c
         path[strcspn(path, "\n")] = '\0';
         bool v2 = path == list + 1;
         if (v2 || names(list + 1, path, controller))
-            least = pi_min(least, of(root, path + 1, v2));
+            least = pi_min(least, least_upwards(root, path + 1, v2, bound));
     }
     fclose(f);
     return least;
@@ -162,12 +158,12 @@ static int64_t least_of_groups(const char *root, const char *self, const char *c
 
 int32_t pi_processors_of_groups(const char *root, const char *self)
 {
-    return (int32_t)pi_min(INT32_MAX, least_of_groups(root, self, "cpu", least_processors));
+    return (int32_t)pi_min(INT32_MAX, least_of_groups(root, self, "cpu", read_processors));
 }
 
 int64_t pi_memory_of_groups(const char *root, const char *self)
 {
-    return least_of_groups(root, self, "memory", least_left);
+    return least_of_groups(root, self, "memory", read_left);
 }
 
 static int32_t processors_of_mask(void)
