@@ -399,8 +399,8 @@ pith_status pi_batch_create(struct pith_engine *e, pith_error *err)
     size_t n = (size_t)e->chunk, n_vocab = (size_t)e->model->hp.n_vocab;
     b->part = pi_mem_alloc_n(PI_MEM_SCRATCH, n, sizeof(*b->part));
     b->item_of = pi_mem_alloc_n(PI_MEM_SCRATCH, n, sizeof(*b->item_of));
-    b->logits = pi_mem_alloc_n(PI_MEM_SCRATCH, (size_t)pi_min(PI_PASS_LOGITS, e->chunk) * n_vocab,
-                               sizeof(float));
+    size_t n_row = (size_t)pi_batch_rows(e->model, pi_pass_device(e->pass)->in_host, e->chunk);
+    b->logits = pi_mem_alloc_n(PI_MEM_SCRATCH, n_row * n_vocab, sizeof(float));
     return b->part != NULL && b->item_of != NULL && b->logits != NULL
                ? PITH_OK
                : pi_fail(err, PITH_NOMEM, "no memory for the engine's scratch");

@@ -481,17 +481,22 @@ static int32_t most_guests(const struct pi_account *a, int32_t n_token)
     return most;
 }
 
-/* Its tables and the guests', and remembered queries. */
-static int64_t beside_at(const struct pi_account *a, int32_t n_token)
+/* Tables of the guests, and remembered queries. */
+static int64_t own_at(const struct pi_account *a, int32_t n_token)
 {
     const struct recall_kv_options *o = &a->policies->recall.kv;
     const struct kv_geometry *g = &a->model->g;
     int64_t n_lane = (int64_t)g->n_layer * g->n_head;
     int64_t asked = o->last * (int64_t)a->n_group * g->dim_k * (int64_t)sizeof(float);
-    return recall_tables_at(o, a->model, n_token) +
-           kv_seq_bytes_at(a->g, a->mark_size, most_guests(a, n_token),
+    return kv_seq_bytes_at(a->g, a->mark_size, most_guests(a, n_token),
                            n_lane * most_guests(a, n_token)) +
            n_lane * (asked + OF_LANE);
+}
+
+/* And the tier's lists, which are the engine's. */
+static int64_t beside_at(const struct pi_account *a, int32_t n_token)
+{
+    return recall_tables_at(&a->policies->recall.kv, a->model, n_token) + own_at(a, n_token);
 }
 
 static int64_t work_at(const struct pi_account *a, int32_t n_token, int32_t n_worker)
@@ -503,18 +508,6 @@ static int64_t work_at(const struct pi_account *a, int32_t n_token, int32_t n_wo
     (void)recall_work_at(&a->policies->recall.kv, a->model, n_worker, n_token,
                          most_guests(a, n_token), &bytes, NULL);
     return bytes;
-}
-
-/* Of these the working memory and the tier's lists are the engine's. */
-static int64_t own_at(const struct pi_account *a, int32_t n_token)
-{
-    const struct recall_kv_options *o = &a->policies->recall.kv;
-    const struct kv_geometry *g = &a->model->g;
-    int64_t n_lane = (int64_t)g->n_layer * g->n_head;
-    int64_t asked = o->last * (int64_t)a->n_group * g->dim_k * (int64_t)sizeof(float);
-    return kv_seq_bytes_at(a->g, a->mark_size, most_guests(a, n_token),
-                           n_lane * most_guests(a, n_token)) +
-           n_lane * (asked + OF_LANE);
 }
 
 const struct seq_hooks pi_recall_hooks = {

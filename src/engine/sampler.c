@@ -120,8 +120,7 @@ static int32_t n_top_of(const pith_sample_params *p, int32_t n_vocab)
     return p->top_k > 0 && p->top_k < n_vocab ? p->top_k : n_vocab;
 }
 
-/* Candidates at once: of top-k, or of a device. Without draws there are none
-   of the first. */
+/* Candidates at once: of top-k, or of a device. Without draws there are none of the first. */
 static int32_t n_kept(const pith_sample_params *p, int32_t n_vocab)
 {
     int32_t n = p->temperature > 0.0f ? n_top_of(p, n_vocab) : 1;
