@@ -224,24 +224,23 @@ static char *snapshot_path(const char *path)
     return out;
 }
 
-/* Under another name first, so that a file that is there is replaced whole or stays. */
+/* A file that is there is replaced whole or stays. Devices are none. */
 static bool write_json(const json_t *value, const char *path)
 {
+    pith_error err;
     struct stat st;
     if (stat(path, &st) == 0 && !S_ISREG(st.st_mode)) {
-        errno = S_ISDIR(st.st_mode) ? EISDIR : EINVAL;
+        cli_note("cannot write \"%s\": %s", path, strerror(S_ISDIR(st.st_mode) ? EISDIR : EINVAL));
         return false;
     }
-    size_t cap = strlen(path) + 32;
-    char *fresh = cli_alloc(cap, 1);
-    snprintf(fresh, cap, "%s.tmp-%ld", path, (long)getpid());
-    errno = 0;
-    bool ok = json_dump_file(value, fresh, JSON_INDENT(1)) == 0 && rename(fresh, path) == 0;
-    int reason = errno;
+    struct eval_text text = {.data = json_dumps(value, JSON_INDENT(1))};
+    if (text.data == NULL)
+        cli_fail("no memory for the messages");
+    text.len = strlen(text.data);
+    bool ok = eval_write_file(path, &text, &err) == PITH_OK;
+    free(text.data);
     if (!ok)
-        unlink(fresh);
-    free(fresh);
-    errno = reason;
+        cli_note("%s", err.message);
     return ok;
 }
 
@@ -273,11 +272,10 @@ static void save(struct chat *c, const char *path)
     char *kv_path = snapshot_path(path);
     if (may_write(path) && may_write(kv_path)) {
         json_t *list = messages_json(c);
-        if (!write_json(list, path))
-            cli_note("cannot write \"%s\": %s", path, strerror(errno));
-        else if (pith_seq_save(c->s.seq, kv_path, &err) != PITH_OK)
+        bool written = write_json(list, path);
+        if (written && pith_seq_save(c->s.seq, kv_path, &err) != PITH_OK)
             cli_note("%s", err.message);
-        else
+        else if (written)
             cli_note("saved %d messages in %s, their KV in %s", c->n_message, path, kv_path);
         json_decref(list);
     }

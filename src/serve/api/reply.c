@@ -133,14 +133,9 @@ static void on_event(void *user, const struct reply_event *event);
 /* Adds a text in which bytes that are no character are U+FFFD. */
 static bool add_characters(struct serve_bytes *b, const char *text, size_t len)
 {
-    pith_utf8_stream stream = {0};
-    size_t cap = 3 * (len + 8);
-    char *whole = malloc(cap);
-    if (whole == NULL)
-        return false;
-    size_t n = pith_utf8_push(&stream, text, len, whole, cap);
-    n += pith_utf8_push(&stream, NULL, 0, whole + n, cap - n);
-    bool ok = serve_bytes_add(b, whole, n);
+    size_t n;
+    char *whole = serve_characters(text, len, &n);
+    bool ok = whole != NULL && serve_bytes_add(b, whole, n);
     free(whole);
     return ok;
 }

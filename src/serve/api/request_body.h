@@ -151,6 +151,8 @@ int request_word(struct serve_reader *rd, const char *param, const char *where, 
                  const char *const *words);
 /* A string of any bytes: what is not UTF-8 becomes U+FFFD. NULL: no memory. */
 json_t *serve_json_text(const char *text, size_t len);
+/* The text [*n] with U+FFFD for bytes that are no character; the caller frees. NULL: no memory. */
+char *serve_characters(const char *text, size_t len, size_t *n);
 
 /* ---- the readers ---- */
 

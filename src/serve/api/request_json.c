@@ -269,16 +269,25 @@ int request_word(struct serve_reader *rd, const char *param, const char *where, 
     return -1;
 }
 
-json_t *serve_json_text(const char *text, size_t len)
+char *serve_characters(const char *text, size_t len, size_t *n)
 {
     size_t cap = 3 * (len + 8);
-    json_t *value = json_stringn(len > 0 ? text : "", len); /* refuses what is not UTF-8 */
-    char *whole = value == NULL ? malloc(cap) : NULL;
+    char *whole = malloc(cap);
     pith_utf8_stream stream = {0};
     if (whole == NULL)
+        return NULL;
+    *n = pith_utf8_push(&stream, text, len, whole, cap);
+    *n += pith_utf8_push(&stream, NULL, 0, whole + *n, cap - *n);
+    return whole;
+}
+
+json_t *serve_json_text(const char *text, size_t len)
+{
+    size_t n;
+    json_t *value = json_stringn(len > 0 ? text : "", len); /* refuses what is not UTF-8 */
+    char *whole = value == NULL ? serve_characters(text, len, &n) : NULL;
+    if (whole == NULL)
         return value;
-    size_t n = pith_utf8_push(&stream, text, len, whole, cap);
-    n += pith_utf8_push(&stream, NULL, 0, whole + n, cap - n);
     value = json_stringn(whole, n);
     free(whole);
     return value;
