@@ -118,7 +118,7 @@ class Engine:
         goal.n_token = n_ctx
         if isinstance(kv, str) and kv.endswith("%"):
             goal.share = float(kv[:-1]) / 100
-        elif isinstance(kv, float):
+        elif isinstance(kv, (float, np.floating)):
             goal.share = kv
         else:
             goal.bytes = _bytes(kv)

@@ -1,8 +1,8 @@
 """The joint to C: errors, callbacks, and arrays over C memory. Nothing of it is for users."""
 from __future__ import annotations
 
+import _thread
 import math
-import threading
 from typing import Any, Callable
 
 import numpy as np
@@ -214,34 +214,33 @@ def fields(struct: Any) -> dict[str, Any]:
 
 # ---- one thread at a time ----
 
-class EngineLock:
+class EngineLock(_thread.RLock):  # type: ignore[misc,unused-ignore]
     """An engine's lock. Another thread waits; a callback of a call that runs is told BUSY, where
-    waiting would never end."""
+    waiting would never end. A signal's handler may raise between any two steps of Python. So the
+    way out is C's, which is one step, and the way in gives the lock back."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.owner = 0
         self.lost = False  # to a thread that this process does not have
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> bool:  # type: ignore[override,unused-ignore]
         if self.mine():
             raise PithBusy("the engine is in a call already: its callbacks cannot call it")
         if self.lost:
             raise PithBusy("the process was forked while another thread was in the engine: make an "
                            "engine here, or start processes by spawn")
-        self.lock.acquire()
-        self.owner = threading.get_ident()
+        try:
+            return self.acquire()
+        except BaseException:
+            if self.mine():
+                self.release()
+            raise
 
     def mine(self) -> bool:
         """Whether this thread is in a call of the engine."""
-        return self.owner == threading.get_ident()
+        return self._is_owned()  # type: ignore[attr-defined,no-any-return,unused-ignore]
 
     def after_fork(self) -> None:
         """In the child, which has the thread that forked alone."""
         if not self.mine():
-            self.lost = self.lost or self.lock.locked()
-            self.lock, self.owner = threading.Lock(), 0
-
-    def __exit__(self, *what: object) -> None:
-        self.owner = 0
-        self.lock.release()
+            self.lost = self.lost or not self.acquire(blocking=False)
+            self._at_fork_reinit()  # type: ignore[attr-defined,unused-ignore]

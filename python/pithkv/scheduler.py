@@ -27,8 +27,11 @@ class Answer:
 
 
 class _Job:
-    def __init__(self, answer: Answer, on_token: Callable[[int, str], Any] | None) -> None:
-        self.answer, self.on_token = answer, on_token
+    """params: what C borrows until the answer is done, a grammar above all."""
+
+    def __init__(self, answer: Answer, on_token: Callable[[int, str], Any] | None,
+                 params: GenerateParams) -> None:
+        self.answer, self.on_token, self.params = answer, on_token, params
 
 
 class Scheduler:
@@ -69,7 +72,7 @@ class Scheduler:
                 answer.error = error_of(r.status, ffi.string(r.message).decode(errors="replace"))
 
         self.engine, self._jobs, self._calls = engine, jobs, Callbacks(token=token, done=done)
-        self._c = ffi.gc(out[0], _free_with(self._calls, engine._c))
+        self._c = ffi.gc(out[0], _free_with(self._calls, jobs, engine._c))
 
     def submit(self, prompt: Any, n_predict: int = -1, *, priority: int = 0, deadline_s: float = 0.0,
                on_token: Callable[[int, str], Any] | None = None, **options: Any) -> Answer:
@@ -85,7 +88,7 @@ class Scheduler:
         request.priority, request.deadline_s = priority, deadline_s
         request.on_token, request.on_done = lib.on_answer_token, lib.on_answer_done
         request.user, request.no_logits = self._calls.handle, True
-        job = _Job(Answer(), on_token)
+        job = _Job(Answer(), on_token, own)
         check(lib.pith_scheduler_submit(self._c, request, number, err), err)
         self._jobs[number[0]] = job
         return job.answer

@@ -83,6 +83,9 @@ class Sequence:
                 lib.pith_seq_truncate(self._c, 0, ffi.NULL)
                 self._c = None
 
+    def __reduce__(self) -> Any:
+        raise TypeError("a Sequence is memory of its engine: fork() copies it, and save() writes it")
+
     def __enter__(self) -> "Sequence":
         return self
 

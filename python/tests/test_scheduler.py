@@ -1,4 +1,5 @@
 """Many prompts at once: each answer is the one that its prompt gets alone."""
+import gc
 import itertools
 
 import numpy as np
@@ -35,6 +36,20 @@ def test_one_that_fails_leaves_the_others(model):
     good, long = scheduler.generate(["The dog", np.ones(4000, np.int32)], 4, temperature=0.0)
     assert good.text and good.error is None and not long.text
     assert isinstance(long.error, pithkv.PithKVFull)
+
+
+def test_a_grammar_lives_as_long_as_its_answer(engine, model):
+    scheduler = pithkv.Scheduler(engine)
+    answers = [scheduler.submit("The dog", 12, grammar=pithkv.Grammar(model, f'root ::= "{word}"+'))
+               for word in ("yes", "no", "maybe")]
+    gc.collect()
+    others = [pithkv.Grammar(model, 'root ::= "q"+') for _ in range(20)]
+    scheduler.run()
+    assert len(others) == 20 and all(answer.error is None for answer in answers)
+    for answer, word in zip(answers, ("yes", "no", "maybe")):
+        assert answer.text.replace(word, "") in [word[:n] for n in range(len(word))]
+    scheduler.submit("The dog", 12, grammar=pithkv.Grammar(model, 'root ::= "a"+'))
+    del scheduler  # with a grammar in use
 
 
 def test_callbacks(engine):

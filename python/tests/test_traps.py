@@ -1,6 +1,7 @@
 """What goes wrong elsewhere: signals, forks, callbacks that fail or call back, views of what is
 closed, other libraries and other processes beside it."""
 import asyncio
+import copy
 import gc
 import json
 import multiprocessing
@@ -52,6 +53,8 @@ def test_each_status_has_a_class(nano):
 
 def test_numbers_of_numpy_are_numbers(model, ids):
     assert pithkv.Keep("snapkv", budget=np.float32(0.25)).text == "snapkv:budget=25%"
+    shares = [pithkv.Engine(model, kv=kind(0.25), n_ctx=1024).plan["bytes"] for kind in (float, np.float32)]
+    assert shares[0] == shares[1]
     keep = pithkv.Keep("triattention", budget=np.int64(64), pin_prompt=np.bool_(True))
     assert keep.text == "triattention:budget=64,pin-prompt=on"
     seq = pithkv.Engine(model, kv_tokens=np.int64(1024)).sequence()
@@ -78,6 +81,12 @@ def test_a_view_outlives_the_closing_of_its_sequence(engine, ids):
     del again
     gc.collect()
     assert engine.memory["n_seq"] == 0
+
+
+def test_a_sequence_is_copied_by_fork_alone(engine, ids):
+    """Two objects of one pointer would free it twice."""
+    with pytest.raises(TypeError, match="fork"):
+        copy.copy(engine.sequence())
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 2, 1, 0), (1, 3, 0, 2), (2, 0, 3, 1)])
@@ -182,6 +191,21 @@ def test_control_c_ends_a_call(model, kind):
     seq = engine.sequence()  # all goes on
     seq.eval([5, 6, 7])
     assert len(seq) == 3
+
+
+def test_signals_between_any_two_steps_leave_the_engine_free(engine):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGALRM, interrupt)
+    for i in range(3000):
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 1e-5 * (1 + i % 30))
+            while True:
+                engine.memory
+        except KeyboardInterrupt:
+            pass
+        assert not engine._lock.mine()
 
 
 # ---- callbacks ----
@@ -296,6 +320,14 @@ def test_a_generator_may_be_left_at_each_piece(engine, ids):
 
 # ---- other processes ----
 
+def busy(engine):
+    """Whether another thread is in the engine."""
+    free = engine._lock.acquire(blocking=False)
+    if free:
+        engine._lock.release()
+    return not free
+
+
 def test_a_fork_amid_a_call_is_told(model, engine, ids):
     """The child cannot go on with that engine, and makes one of its own."""
     seq, stop = engine.sequence(), threading.Event()
@@ -308,7 +340,7 @@ def test_a_fork_amid_a_call_is_told(model, engine, ids):
     thread = threading.Thread(target=work)
     thread.start()
     try:
-        while not engine._lock.lock.locked():
+        while not thread.is_alive() or not busy(engine):
             time.sleep(0.001)
         child = os.fork()
         if child == 0:
