@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from .engine import Engine
 from .model import Model
-from .native import Callbacks, PithInvalid, check, new_error, pointer_to, read_only, token_ids
+from .native import (Callbacks, PithInvalid, c_bytes, check, new_error, pointer_to, read_only,
+                     token_ids)
 from ._pith import ffi, lib
 
 Progress = Callable[[float], Any]
@@ -38,13 +39,13 @@ class Stats:
     def load(cls, path: str | os.PathLike[str]) -> "Stats":
         """PithIO, PithFormat, PithUnsupported."""
         out, err = ffi.new("pith_stats **"), new_error()
-        check(lib.pith_stats_load(os.fsencode(path), out, err), err)
+        check(lib.pith_stats_load(c_bytes("path", path), out, err), err)
         return cls(out[0])
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """The file appears whole or not at all. PithIO."""
         err = new_error()
-        check(lib.pith_stats_save(self._c, os.fsencode(path), err), err)
+        check(lib.pith_stats_save(self._c, c_bytes("path", path), err), err)
 
     def check(self, model: Model) -> None:
         """Raises PithInvalid with the difference where they cannot be of this model."""
@@ -95,13 +96,13 @@ class Projection:
     def load(cls, path: str | os.PathLike[str]) -> "Projection":
         """PithIO, PithFormat, PithUnsupported."""
         out, err = ffi.new("pith_projection **"), new_error()
-        check(lib.pith_projection_load(os.fsencode(path), out, err), err)
+        check(lib.pith_projection_load(c_bytes("path", path), out, err), err)
         return cls(out[0])
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """The file appears whole or not at all. PithIO."""
         err = new_error()
-        check(lib.pith_projection_save(self._c, os.fsencode(path), err), err)
+        check(lib.pith_projection_save(self._c, c_bytes("path", path), err), err)
 
     def rank(self, share: float, layer: int = -1, head: int = -1) -> int:
         """The fewest dimensions in which keys of a layer and KV head have this share of their
@@ -142,7 +143,7 @@ def calibrate(model: Model, text: Any, *, n_ctx: int = 0, select: str | Seq[tupl
     params.n_ctx, params.n_centre, params.n_sample = n_ctx, centres, samples
     params.n_generate, params.seed, params.sample.seed = n_generate, seed, seed
     params.sample.temperature = temperature
-    label, calls = ffi.new("char[]", name.encode()), Callbacks(progress=progress or _go_on)
+    label, calls = ffi.new("char[]", c_bytes("name", name)), Callbacks(progress=progress or _go_on)
     params.text, params.progress, params.progress_user = label, lib.on_progress, calls.handle
     own = Engine(model, kv_tokens=n_ctx + (n_generate if select == "generated" else 0) + 1, **engine)
     with own._lock:
@@ -173,15 +174,15 @@ def calibrate_importance(model: Model, texts: Iterable[Any], *, hidden: bool = F
     c = ffi.new("pith_importance_text[]", len(given))
     for item, ids in zip(c, given):
         item.tokens, item.n_token = pointer_to(ids), len(ids)
-    names = [ffi.new("char[]", policy.encode()) for policy in keep]
+    names = [ffi.new("char[]", c_bytes("keep", policy)) for policy in keep]
     policies = ffi.new("const char *[]", names)
     params.texts, params.n_text, params.hidden = c, len(given), hidden
     params.keep, params.n_keep = policies, len(names)
-    paths = {key: ffi.new("char[]", os.fsencode(at)) for key, at in (("path", path), ("resume", resume))
+    paths = {key: ffi.new("char[]", c_bytes("path", at)) for key, at in (("path", path), ("resume", resume))
              if at is not None}
     for key, at in paths.items():
         setattr(params, key, at)
-    label, calls = ffi.new("char[]", name.encode()), Callbacks(progress=progress or _go_on)
+    label, calls = ffi.new("char[]", c_bytes("name", name)), Callbacks(progress=progress or _go_on)
     params.text, params.progress, params.progress_user = label, lib.on_progress, calls.handle
     own = Engine(model, kv_tokens=2 * max(map(len, given)) + 512, **engine)
     with own._lock:
@@ -201,7 +202,7 @@ def calibrate_projection(model: Model, text: Any, *, n_ctx: int = 0, keys: str =
     params = ffi.new("pith_projection_params *")
     lib.pith_projection_params_default(params)
     n_ctx = min(n_ctx or int(model.info["n_ctx_train"]), len(ids))
-    label, calls = ffi.new("char[]", name.encode()), Callbacks(progress=progress or _go_on)
+    label, calls = ffi.new("char[]", c_bytes("name", name)), Callbacks(progress=progress or _go_on)
     params.keys, params.n_ctx, params.text = kinds[keys], n_ctx, label
     params.progress, params.progress_user = lib.on_progress, calls.handle
     own = Engine(model, kv_tokens=n_ctx + 1, **engine)

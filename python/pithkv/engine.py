@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .model import Model
-from .native import (Callbacks, EngineLock, PithInvalid, array, check, fields, new_error, pointer_to,
-                     read_only, token_ids)
+from .native import (Callbacks, EngineLock, PithInvalid, array, c_bytes, check, fields, new_error,
+                     pointer_to, read_only, token_ids)
 from .policy import Keep, Policy, Read
 from ._pith import ffi, lib
 
@@ -53,7 +53,7 @@ class EngineParams:
             if isinstance(value, Policy):
                 value = value.text_for(model)
             if isinstance(value, str):
-                value = ffi.new("char[]", value.encode())
+                value = ffi.new("char[]", c_bytes(name, value))
                 self._held.append(value)
             setattr(self.c, name, value)
         self.calls = [Callbacks()]
@@ -122,7 +122,7 @@ class Engine:
             goal.share = kv
         else:
             goal.bytes = _bytes(kv)
-        path = ffi.new("char[]", os.fsencode(stats)) if stats is not None else None
+        path = ffi.new("char[]", c_bytes("path", stats)) if stats is not None else None
         if path is not None:
             goal.stats = path
         if params.chunk == CHUNK:
@@ -150,7 +150,7 @@ class Engine:
         from .sequence import Sequence
         out, err = ffi.new("pith_seq **"), new_error()
         with self._lock:
-            check(lib.pith_seq_load(self._c, os.fsencode(path), out, err), err)
+            check(lib.pith_seq_load(self._c, c_bytes("path", path), out, err), err)
         return Sequence(self, out[0])
 
     @property

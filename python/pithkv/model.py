@@ -7,7 +7,7 @@ from typing import Any, Callable, Mapping, Sequence as Seq, Union
 import numpy as np
 from numpy.typing import NDArray
 
-from .native import Callbacks, check, fields, new_error, pointer_to, token_ids
+from .native import Callbacks, c_bytes, check, fields, new_error, pointer_to, token_ids
 from ._pith import ffi, lib
 
 NOT_FOUND = lib.PITH_NOT_FOUND
@@ -34,12 +34,12 @@ class Model:
         params, out, err = ffi.new("pith_model_params *"), ffi.new("pith_model **"), new_error()
         lib.pith_model_params_default(params)
         params.n_thread, params.vocab_only = n_thread, vocab_only
-        folder = None if cache_weights is None else ffi.new("char[]", os.fsencode(cache_weights))
+        folder = None if cache_weights is None else ffi.new("char[]", c_bytes("path", cache_weights))
         if folder is not None:
             params.cache_weights = folder
         calls = Callbacks(progress=progress or (lambda fraction: True))
         params.progress, params.progress_user = lib.on_progress, calls.handle
-        calls.finish(lib.pith_model_load(os.fsencode(path), params, out, err), err)
+        calls.finish(lib.pith_model_load(c_bytes("path", path), params, out, err), err)
         self._c = ffi.gc(out[0], lib.pith_model_free)
         self.path = os.fspath(path)
         self._arguments = (n_thread, vocab_only, cache_weights)

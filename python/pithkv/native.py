@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import _thread
 import math
+import os
 from typing import Any, Callable
 
 import numpy as np
@@ -191,6 +192,16 @@ def token_ids(ids: Any) -> NDArray[np.int32]:
     for at in np.flatnonzero((out < limits.min) | (out > limits.max))[:1]:
         raise PithInvalid(f"token {at}: id {out[at]} does not fit in 32 bits")
     return out.astype(np.int32, copy=False)
+
+
+def c_bytes(what: str, value: Any) -> bytes:
+    """A text or a path, what names it, as C reads it: to the first zero byte, so it has none."""
+    if what != "path" and not isinstance(value, str):
+        raise TypeError(f"{what}: {value!r} is no text")
+    data = os.fsencode(value) if what == "path" else value.encode()
+    if b"\0" in data:
+        raise PithInvalid(f"{what}: {value!r} has a zero byte")
+    return data
 
 
 def pointer_to(ids: NDArray[Any], ctype: str = "int32_t[]") -> Any:

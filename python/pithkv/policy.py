@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .model import Model
-from .native import Callbacks, PithError, PithInvalid, array, check, fields, new_error, read_only
+from .native import (Callbacks, PithError, PithInvalid, array, c_bytes, check, fields, new_error,
+                     read_only)
 from ._pith import ffi, lib
 
 NEVER = 1 << 28
@@ -45,7 +46,7 @@ class Policy:
         text = _options(options)
         self.text = f"{name}{':' if ':' not in name else ','}{text}" if text else name
         err = new_error()
-        check(lib.pith_policy_check(self.verb, self.text.encode(), err), err)
+        check(lib.pith_policy_check(self.verb, c_bytes("policy", self.text), err), err)
 
     def text_for(self, model: Model) -> str:
         """The options as an engine over a model reads them."""

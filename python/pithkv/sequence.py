@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, AsyncIterator, Callable, Iterator, NamedT
 import numpy as np
 from numpy.typing import NDArray
 
-from .native import (Callbacks, PithInvalid, array, check, fields, new_error, pointer_to, read_only,
-                     token_ids)
+from .grammar import Grammar
+from .native import (Callbacks, PithInvalid, array, c_bytes, check, fields, new_error, pointer_to,
+                     read_only, token_ids)
 from ._pith import ffi, lib
 
 if TYPE_CHECKING:
     from .engine import Engine
-    from .grammar import Grammar
 
 
 class Token(NamedTuple):
@@ -115,7 +115,7 @@ class Sequence:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the sequence to a file, for Engine.load and `pith`."""
-        self._call(lib.pith_seq_save, os.fsencode(path))
+        self._call(lib.pith_seq_save, c_bytes("path", path))
 
     def truncate(self, n: int) -> None:
         """Forgets all tokens at positions >= n."""
@@ -127,7 +127,7 @@ class Sequence:
 
     def set_budget(self, budget: str | None) -> None:
         """A budget of an empty sequence's own: "256", "25%", "none"; None is the engine's."""
-        text = ffi.new("char[]", budget.encode()) if budget is not None else ffi.NULL
+        text = ffi.new("char[]", c_bytes("budget", budget)) if budget is not None else ffi.NULL
         self._call(lib.pith_seq_set_budget, text)
 
     def keep_round(self) -> None:
@@ -167,8 +167,8 @@ class Sequence:
         """Appends ids.
 
         logits="last": the last token's row is self.logits. "all": returns rows [n][n_vocab]. A
-        function gets (position, row) for each token; the row is valid in the call, and False ends
-        the evaluation with PithCancelled. targets [n]: returns (logprob [n], best [n]) of the token
+        function gets (position, row) for each token, and False ends the evaluation with
+        PithCancelled. targets [n]: returns (logprob [n], best [n]) of the token
         that is to follow each one, at -1 of none (NaN, False), without any row of logits: much
         faster. progress: called with a fraction once a pass. After a failure the sequence is as
         before."""
@@ -177,7 +177,8 @@ class Sequence:
         if targets is not None:
             return self.engine.eval([(self, given, targets)], progress)[0]
         if callable(logits):
-            self.engine._batch([(self, given, logits, None)], progress)
+            each = logits
+            self.engine._batch([(self, given, lambda pos, row: each(pos, row.copy()), None)], progress)
             return None
         if logits == "last":
             self.engine._batch([(self, given, None, None)], progress)
@@ -273,16 +274,25 @@ class Sequence:
         return Generation(self, prompt, n_predict, **options)
 
     async def agenerate(self, prompt: Any, n_predict: int = -1, **options: Any) -> AsyncIterator[Token]:
-        """The same for asyncio: `async for token in ...`. Calls run in the engine's own thread."""
+        """The same for asyncio: `async for token in ...`. Calls run in the engine's own thread.
+        Cancelling ends the reading of the prompt after the pass that runs; the sequence is then as
+        before."""
         import asyncio  # here, as it takes longer to import than the package
         loop, worker = asyncio.get_running_loop(), self.engine._executor()
-        generation = await loop.run_in_executor(
-            worker, lambda: Generation(self, prompt, n_predict, **options))
+        generation, left, progress = None, False, options.pop("progress", None)
+
+        def go_on(fraction: float) -> Any:
+            return not left and (progress is None or progress(fraction))
+
         try:
+            generation = await loop.run_in_executor(
+                worker, lambda: Generation(self, prompt, n_predict, progress=go_on, **options))
             while (token := await loop.run_in_executor(worker, generation.next_token)) is not None:
                 yield token
         finally:
-            generation.close()
+            left = True  # which ends the reading of the prompt
+            if generation is not None:
+                generation.close()
 
 
 SAMPLING = {"temperature", "top_k", "top_p", "min_p", "repeat_penalty", "presence_penalty",
@@ -298,7 +308,7 @@ class GenerateParams:
 
     def __init__(self, n_predict: int = -1, *, stop: Any = (), bias: dict[int, float] | None = None,
                  ignore_end: bool = False, special: bool = False, draft: bool = False,
-                 grammar: "Grammar | None" = None, message: str | None = None, **sampling: Any) -> None:
+                 grammar: Grammar | None = None, message: str | None = None, **sampling: Any) -> None:
         unknown = set(sampling) - SAMPLING
         if unknown:
             raise TypeError(f"generate: there is no option {', '.join(sorted(unknown))}")
@@ -308,7 +318,7 @@ class GenerateParams:
         for name, value in sampling.items():
             setattr(params.sample, name, value)
         strings = [stop] if isinstance(stop, str) else list(stop)
-        texts = [ffi.new("char[]", s.encode()) for s in strings]
+        texts = [ffi.new("char[]", c_bytes("stop", s)) for s in strings]
         stops = ffi.new("const char *[]", texts)
         params.stop, params.n_stop = stops, len(texts)
         pairs = ffi.new("pith_logit_bias[]", [{"token": t, "bias": b} for t, b in (bias or {}).items()])
@@ -318,6 +328,8 @@ class GenerateParams:
         if draft:
             params.draft = drafts
         if grammar is not None:
+            if not isinstance(grammar, Grammar):
+                raise TypeError(f"grammar: {grammar!r} is no Grammar")
             params.sample.grammar = grammar._c
         said = ffi.new("char[]", (message or "").encode())
         if message is not None:

@@ -89,6 +89,30 @@ def test_a_sequence_is_copied_by_fork_alone(engine, ids):
         copy.copy(engine.sequence())
 
 
+def test_rows_outlive_the_engine(model, ids):
+    engine, kept = pithkv.Engine(model, kv_tokens=2048, device="cpu"), {}
+    seq = engine.sequence()
+    seq.eval(ids[:9], logits=kept.__setitem__)
+    want = engine.sequence().eval(ids[:9], logits="all")
+    engine.sequence().eval(ids[9:40], logits="all")
+    assert all((kept[i] == want[i]).all() for i in range(9))
+
+
+def test_zero_bytes_are_refused(model, engine, ids, tmp_path):
+    """C would read a text up to there: the wrong file, or a stop that is empty."""
+    seq = engine.sequence()
+    for call in (lambda: seq.save(tmp_path / "a\0b"), lambda: engine.load("a\0b"),
+                 lambda: pithkv.Model(model.path + "\0x"), lambda: seq.generate(ids, 1, stop=["\0x"]),
+                 lambda: pithkv.Keep("snapkv\0x"), lambda: pithkv.Engine(model, keep="snapkv\0x")):
+        with pytest.raises(pithkv.PithInvalid, match="has a zero byte"):
+            call()
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(TypeError, match="stop: 1 is no text"):
+        seq.generate(ids, 1, stop=[1])
+    with pytest.raises(TypeError, match="grammar: 'a' is no Grammar"):
+        seq.generate(ids, 1, grammar="a")
+
+
 @pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 2, 1, 0), (1, 3, 0, 2), (2, 0, 3, 1)])
 def test_closing_in_any_order(engine, ids, order):
     a = engine.sequence()
@@ -206,6 +230,28 @@ def test_signals_between_any_two_steps_leave_the_engine_free(engine):
         except KeyboardInterrupt:
             pass
         assert not engine._lock.mine()
+
+
+def test_cancelling_ends_the_reading_of_a_prompt(model, ids):
+    engine = pithkv.Engine(model, kv_tokens=2048, device="cpu", chunk=32)
+    seq, cancelled = engine.sequence(), threading.Event()
+
+    async def run():
+        loop, seen = asyncio.get_running_loop(), []
+
+        def progress(fraction):
+            seen.append(fraction)
+            loop.call_soon_threadsafe(task.cancel)
+            assert cancelled.wait(10)
+
+        task = asyncio.ensure_future(seq.agenerate(ids[:320], 9, progress=progress).__anext__())
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        cancelled.set()
+        await loop.run_in_executor(engine._executor(), lambda: None)  # behind the prompt
+        return seen
+
+    assert len(asyncio.run(run())) == 1 and len(seq) == 0
 
 
 # ---- callbacks ----
