@@ -255,7 +255,8 @@ PITH_API pith_status pith_scheduler_submit(pith_scheduler *scheduler, const pith
 
 /* The most tokens, prompt and answer together, that a request can come to have: the tokens that the
    memory holds for it alone. Where no policy evicts, the model's trained context is a limit, too.
-   n_predict is a ceiling: an answer that would go beyond ends there, as one of its length.
+   n_predict is a ceiling: an answer that would go beyond ends there, as one of its length. With
+   n_predict -1 and nothing that ends it, an answer gets as many tokens as the model was trained on.
    Thread-safe. */
 PITH_API int32_t pith_scheduler_room(const pith_scheduler *scheduler, const pith_request *request);
 

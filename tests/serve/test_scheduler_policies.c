@@ -239,6 +239,22 @@ TEST(recall_answers_as_alone)
 
 /* A prompt that begins in the cache of prefixes gets the answer of one that is read from its start.
    Cases: only the tokens that recall together are missing, and rounds come in it. */
+/* Memory never ends it, nor does a context. */
+TEST(an_answer_without_a_ceiling_ends)
+{
+    static struct ask ask;
+    const struct setting c = {.keep = "streaming:budget=48"};
+    pith_engine *e = engine_of(&c, 64, 900);
+    pith_scheduler *s = scheduler_make(e, NULL);
+    ask_init(&ask, 20, 33, -1, 0.8f);
+    ask.request.on_token = NULL; /* which has no room for so many */
+    submit(s, &ask);
+    run_all(s);
+    assert_int_equal(ask.answer[0].result.reason, PITH_STOP_LENGTH);
+    assert_int_equal(ask.answer[0].result.n_generated, info.n_ctx_train);
+    free_both(s, e);
+}
+
 TEST(recall_behind_a_found_prefix_answers_as_alone)
 {
     static struct ask asks[3];

@@ -319,8 +319,9 @@ static int32_t context_of(const struct pith_scheduler *s, int32_t n_prompt)
 }
 
 /* The prompt has to fit in an empty pool. n_predict is a ceiling: it becomes what has room behind
-   the prompt, where that is less. Without one an answer goes on, unless n_ctx ends it. The last
-   token is never evaluated. */
+   the prompt, where that is less. Without one an answer goes on until memory or the context ends
+   it. Under a policy that evicts neither may, and one that repeats itself would never end: it gets
+   as many tokens as the model was trained on. The last token is never evaluated. */
 static pith_status fit(const struct pith_scheduler *s, struct request *r, pith_error *err)
 {
     int64_t bytes = scheduler_bytes(s, r, r->mark, r->n_prompt);
@@ -333,14 +334,17 @@ static pith_status fit(const struct pith_scheduler *s, struct request *r, pith_e
     while (r->n_ask > 0 &&
            scheduler_bytes(s, r, r->mark + r->n_ask, r->n_prompt + r->n_ask) > s->kv_bytes)
         r->n_ask /= 2; /* the question finds less */
-    if (r->params.n_predict < 0 && s->params.n_ctx > 0)
-        r->params.n_predict = INT32_MAX;
-    if (r->params.n_predict <= 0)
+    int32_t *n = &r->params.n_predict, context = context_of(s, r->n_prompt);
+    bool endless = *n < 0 && context == INT32_MAX;
+    if (*n == 0 || (*n < 0 && s->params.n_ctx == 0 && !endless))
         return PITH_OK;
-    int64_t final = (int64_t)r->n_prompt + r->params.n_predict - 1;
-    int32_t most = (int32_t)pi_min(final, context_of(s, r->n_prompt));
+    int64_t final = (int64_t)r->n_prompt + (*n < 0 ? INT32_MAX : *n) - 1;
+    int32_t most = (int32_t)pi_min(final, context);
     most = (int32_t)scheduler_ranks_least(s, room_for(s, r, most));
-    r->params.n_predict = most - r->n_prompt + 1;
+    if (!endless)
+        *n = most - r->n_prompt + 1;
+    else if (most == INT32_MAX)
+        *n = (int32_t)pi_max(1, s->engine->model->hp.n_ctx_train);
     return PITH_OK;
 }
 
