@@ -214,6 +214,20 @@ TEST(refuses_keywords_that_it_cannot_follow)
     rig_refuse("{\"minLength\":2,\"pattern\":\"^a*b*$\"}", PITH_UNSUPPORTED, "#/pattern: a length");
 }
 
+/* Thirty definitions, each of which has the next one twice: too much work, and refused for it. */
+TEST(refuses_references_that_double)
+{
+    char schema[4096];
+    int n = snprintf(schema, sizeof(schema), "{\"$ref\":\"#/$defs/d0\",\"$defs\":{");
+    for (int i = 0; i < 30; i++)
+        n +=
+            snprintf(schema + n, sizeof(schema) - (size_t)n,
+                     "\"d%d\":{\"allOf\":[{\"$ref\":\"#/$defs/d%d\"},{\"$ref\":\"#/$defs/d%d\"}]},",
+                     i, i + 1, i + 1);
+    snprintf(schema + n, sizeof(schema) - (size_t)n, "\"d30\":{\"const\":1}}}");
+    rig_refuse(schema, PITH_UNSUPPORTED, "more than the limit of");
+}
+
 /* The parameters decide the white space. */
 TEST(white_space_is_what_the_parameters_say)
 {

@@ -434,11 +434,10 @@ static struct jinja_value with_enum(struct schema_reader *r, struct jinja_value 
     const struct jinja_value *value = schema_get(r, schema, "const");
     if (value == NULL)
         return schema;
-    struct jinja_value list = jinja_list_new(r->h, JINJA_LIST, 1), only = jinja_dict_new(r->h);
+    struct jinja_value list = jinja_list_new(r->h, JINJA_LIST, 1);
     jinja_list_add(r->h, list, *value);
-    jinja_dict_set(r->h, only.u.dict, jinja_text(r->h, "enum"), list);
     struct jinja_value out = schema_without(r, schema, "const");
-    merge_keyword(r, out, only.u.dict->pair[0].key, list);
+    merge_keyword(r, out, jinja_text(r->h, "enum"), list);
     return out;
 }
 

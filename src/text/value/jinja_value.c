@@ -125,7 +125,7 @@ struct jinja_value jinja_list_new(struct jinja_heap *h, enum jinja_kind kind, si
 {
     struct jinja_list *list = jinja_alloc(h, 1, sizeof(*list));
     if (list == NULL)
-        return jinja_undefined();
+        return (struct jinja_value){.kind = (uint8_t)kind, .u.list = &h->no_list};
     list->item = cap > 0 ? jinja_alloc(h, cap, sizeof(*list->item)) : NULL;
     list->cap = list->item != NULL ? cap : 0;
     return (struct jinja_value){.kind = (uint8_t)kind, .u.list = list};
@@ -165,7 +165,7 @@ struct jinja_value jinja_dict_new(struct jinja_heap *h)
 {
     struct jinja_dict *dict = jinja_alloc(h, 1, sizeof(*dict));
     if (dict == NULL)
-        return jinja_undefined();
+        return (struct jinja_value){.kind = JINJA_DICT, .u.dict = &h->no_dict};
     return (struct jinja_value){.kind = JINJA_DICT, .u.dict = dict};
 }
 

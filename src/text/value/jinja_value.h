@@ -22,6 +22,23 @@ struct jinja_limits {
 
 void jinja_limits_default(struct jinja_limits *out);
 
+struct jinja_value;
+struct jinja_pair;
+
+struct jinja_list {
+    struct jinja_value *item; /* [n] */
+    size_t n, cap;
+    size_t at; /* ITER: items before it were read */
+};
+
+/* In order of insertion. */
+struct jinja_dict {
+    struct jinja_pair *pair; /* [n] */
+    size_t n, cap;
+    uint32_t *slot; /* [slot_mask + 1] index + 1, 0: empty; NULL while there are few */
+    size_t slot_mask;
+};
+
 struct jinja_chunk;
 struct jinja_str;
 struct jinja_heap {
@@ -33,6 +50,8 @@ struct jinja_heap {
     pith_error err;                   /* the first failure; status OK: none */
     const struct jinja_str **written; /* [n_written] how floats of the input were written */
     uint32_t n_written, cap_written;
+    struct jinja_list no_list; /* what has no memory is one of these, which stay empty */
+    struct jinja_dict no_dict;
 };
 
 void jinja_heap_init(struct jinja_heap *h, const struct jinja_limits *limits);
@@ -89,8 +108,6 @@ enum jinja_kind {
 /* Why a value is undefined: of which object it was no attribute. */
 enum jinja_missing { JINJA_NO_VARIABLE, JINJA_NO_ATTRIBUTE, JINJA_UNSAFE, JINJA_NO_PARAMETER };
 
-struct jinja_list;
-struct jinja_dict;
 struct jinja_loop;
 struct jinja_macro;
 struct jinja_method;
@@ -115,22 +132,8 @@ struct jinja_value {
     } u;
 };
 
-struct jinja_list {
-    struct jinja_value *item; /* [n] */
-    size_t n, cap;
-    size_t at; /* ITER: items before it were read */
-};
-
 struct jinja_pair {
     struct jinja_value key, value;
-};
-
-/* In order of insertion. */
-struct jinja_dict {
-    struct jinja_pair *pair; /* [n] */
-    size_t n, cap;
-    uint32_t *slot; /* [slot_mask + 1] index + 1, 0: empty; NULL while there are few */
-    size_t slot_mask;
 };
 
 struct jinja_method {
