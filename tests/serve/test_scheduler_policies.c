@@ -247,7 +247,7 @@ TEST(an_answer_without_a_ceiling_ends)
     pith_engine *e = engine_of(&c, 64, 900);
     pith_scheduler *s = scheduler_make(e, NULL);
     ask_init(&ask, 20, 33, -1, 0.8f);
-    ask.request.on_token = NULL; /* which has no room for so many */
+    ask.request.on_token = NULL; /* it has room for ANSWER_MAX tokens */
     submit(s, &ask);
     run_all(s);
     assert_int_equal(ask.answer[0].result.reason, PITH_STOP_LENGTH);

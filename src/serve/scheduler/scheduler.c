@@ -320,8 +320,8 @@ static int32_t context_of(const struct pith_scheduler *s, int32_t n_prompt)
 
 /* The prompt has to fit in an empty pool. n_predict is a ceiling: it becomes what has room behind
    the prompt, where that is less. Without one an answer goes on until memory or the context ends
-   it. Under a policy that evicts neither may, and one that repeats itself would never end: it gets
-   as many tokens as the model was trained on. The last token is never evaluated. */
+   it. Under a policy that evicts neither may, and one that repeats itself would never end. So it
+   gets as many tokens as the model was trained on. The last token is never evaluated. */
 static pith_status fit(const struct pith_scheduler *s, struct request *r, pith_error *err)
 {
     int64_t bytes = scheduler_bytes(s, r, r->mark, r->n_prompt);
