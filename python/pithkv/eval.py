@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from .engine import EngineParams
 from .model import Model
-from .native import Callbacks, PithInvalid, check, new_error
+from .native import Callbacks, PithInvalid, c_bytes, check, new_error
 from ._pith import ffi, lib
 
 ENGINE = ("n_thread", "chunk", "page_len", "kv_bytes", "kv_tokens", "memory_bytes", "type_k", "type_v",
@@ -89,7 +89,7 @@ def run(task: str, model: Model, *, seed: int = 1, chat: bool = False, keep_text
     given = {name: _plain(value) for name, value in options.items() if value is not None}
     if task == "facts":
         given.setdefault("cut_once", False)  # which a sweep's file takes from what is not there
-    texts = [ffi.new("char[]", text.encode()) for text in (task, json.dumps(given))]
+    texts = [ffi.new("char[]", c_bytes("task", text)) for text in (task, json.dumps(given))]
     calls = Callbacks(measure=progress or (lambda fraction, what: True))
     params, out, err = ffi.new("pith_eval_params *"), ffi.new("char **"), new_error()
     params.model, params.engine = model._c, engine.c

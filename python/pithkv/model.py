@@ -116,7 +116,7 @@ class Model:
         body = json.dumps({**variables, "messages": list(messages)}).encode()
         params, out, err = ffi.new("pith_chat_params *"), ffi.new("pith_prompt **"), new_error()
         lib.pith_chat_params_default(params)
-        texts = [ffi.new("char[]", text) for text in (body, (template or "").encode(),
+        texts = [ffi.new("char[]", text) for text in (body, c_bytes("template", template or ""),
                                                       (opening or "").encode())]
         params.json, params.json_len = texts[0], len(body)
         if template is not None:

@@ -196,9 +196,12 @@ def token_ids(ids: Any) -> NDArray[np.int32]:
 
 def c_bytes(what: str, value: Any) -> bytes:
     """A text or a path, what names it, as C reads it: to the first zero byte, so it has none."""
-    if what != "path" and not isinstance(value, str):
+    if what == "path":
+        data = os.fsencode(value)
+    elif isinstance(value, str):
+        data = value.encode()
+    else:
         raise TypeError(f"{what}: {value!r} is no text")
-    data = os.fsencode(value) if what == "path" else value.encode()
     if b"\0" in data:
         raise PithInvalid(f"{what}: {value!r} has a zero byte")
     return data

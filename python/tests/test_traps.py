@@ -103,7 +103,9 @@ def test_zero_bytes_are_refused(model, engine, ids, tmp_path):
     seq = engine.sequence()
     for call in (lambda: seq.save(tmp_path / "a\0b"), lambda: engine.load("a\0b"),
                  lambda: pithkv.Model(model.path + "\0x"), lambda: seq.generate(ids, 1, stop=["\0x"]),
-                 lambda: pithkv.Keep("snapkv\0x"), lambda: pithkv.Engine(model, keep="snapkv\0x")):
+                 lambda: pithkv.Keep("snapkv\0x"), lambda: pithkv.Engine(model, keep="snapkv\0x"),
+                 lambda: model.chat("a", template="chatml\0x"),
+                 lambda: pithkv.eval.run("facts\0x", model)):
         with pytest.raises(pithkv.PithInvalid, match="has a zero byte"):
             call()
     assert not list(tmp_path.iterdir())
