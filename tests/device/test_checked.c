@@ -48,6 +48,16 @@ static void read_after_a_call(struct pi_at at)
     read_byte(at);
 }
 
+/* Weights close after the eighth at the latest. */
+static void read_after_runs(struct pi_at at)
+{
+    for (int i = 0; i < 8; i++) {
+        checked_enter(CHECKED_ALL);
+        checked_leave(CHECKED_ALL);
+    }
+    read_byte(at);
+}
+
 static void write_after_free(struct pi_at at)
 {
     d->free(d, at);
@@ -76,7 +86,7 @@ static bool dies(act *fn, struct pi_at at)
 
 static void check_deaths(struct pi_at at)
 {
-    act *const acts[] = {read_byte, write_byte, copy_bytes, read_after_a_call};
+    act *const acts[] = {read_byte, write_byte, copy_bytes, read_after_a_call, read_after_runs};
     for (size_t i = 0; i < PI_LEN(acts); i++)
         assert_true(dies(acts[i], at));
 }
