@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import weakref
 from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, NamedTuple, Union
@@ -55,6 +56,8 @@ class EngineParams:
             if isinstance(value, str):
                 value = ffi.new("char[]", c_bytes(name, value))
                 self._held.append(value)
+            elif callable(value):
+                raise TypeError(f"{name}: a function is no option; policies in Python are Keep and Read")
             setattr(self.c, name, value)
         self.calls = [Callbacks()]
         self.c.on_advance, self.c.advance_user = lib.on_advance, self.calls[0].handle
@@ -117,7 +120,7 @@ class Engine:
         self._plan = ffi.new("pith_plan *")
         goal.n_token = n_ctx
         if isinstance(kv, str) and kv.endswith("%"):
-            goal.share = float(kv[:-1]) / 100
+            goal.share = _number(kv, kv[:-1]) / 100
         elif isinstance(kv, (float, np.floating)):
             goal.share = kv
         else:
@@ -296,10 +299,25 @@ def _bytes(text: str | int | float) -> int:
     if isinstance(text, str):
         for unit, size in units.items():
             if text.endswith(unit):
-                return int(float(text[:-3]) * size)
-        if not text.isdigit():
-            raise PithInvalid(f"kv: {text}: a share such as 25%, or bytes such as 64MiB")
+                return int(_number(text, text[:-3]) * size)
+        if not text.isdecimal():
+            raise _not_kv(text)
     return int(text)
+
+
+def _number(kv: str, part: str) -> float:
+    """The number in a budget's text."""
+    try:
+        number = float(part)
+    except ValueError:
+        raise _not_kv(kv) from None
+    if not math.isfinite(number):
+        raise _not_kv(kv)
+    return number
+
+
+def _not_kv(text: str) -> PithInvalid:
+    return PithInvalid(f"kv: {text}: a share such as 25%, or bytes such as 64MiB")
 
 
 def _after_fork() -> None:

@@ -64,6 +64,14 @@ def test_numbers_of_numpy_are_numbers(model, ids):
     assert len(seq) == 7 and len(seq.lane(np.int32(0), np.int32(0)).positions) == 7
 
 
+def test_what_is_no_budget_or_policy_is_told_by_its_name(model):
+    for kv in ("x%", "%", "nan%", "xMiB", "infGiB", "\u00b2"):
+        with pytest.raises(pithkv.PithInvalid, match="kv: .*: a share such as 25%"):
+            pithkv.Engine(model, kv=kv, n_ctx=1024)
+    with pytest.raises(TypeError, match="keep: a function is no option"):
+        pithkv.Engine(model, keep=lambda c: c.positions)
+
+
 # ---- closing ----
 
 def test_a_view_outlives_the_closing_of_its_sequence(engine, ids):
