@@ -105,7 +105,8 @@ struct emu_bulk {
 };
 struct emu_state {
     struct emu_fiber *fiber, scheduler;
-    int now, n_thread, n_done, n_at_barrier;
+    unsigned now; /* the thread of the block that runs */
+    int n_thread, n_done, n_at_barrier;
     struct emu_warp warp[EMU_THREADS / 32];
     struct emu_part part[16];
     struct emu_bulk bulk[EMU_BULK];
@@ -116,12 +117,12 @@ struct emu_state {
     void (*body)(void *);
     void *body_arg;
 };
-static thread_local emu_state emu
-    __attribute__((tls_model("initial-exec"))); /* read at every turn */
+/* Read at every turn. It has a constant value at first, or each access would ask for one. */
+static thread_local emu_state emu __attribute__((tls_model("initial-exec"))) = {};
 struct emu_index {
     unsigned x, y, z;
 };
-#define threadIdx (emu_index{(unsigned)emu.now, 0, 0})
+#define threadIdx (emu_index{emu.now, 0, 0})
 #define blockIdx emu.block
 #define gridDim emu.grid
 #define blockDim emu.dim
@@ -172,10 +173,11 @@ EMU_OWN static uint32_t emu_bit(void)
 /* The next lane of the warp that can run, else the scheduler. */
 EMU_OWN static void emu_go_on(bool ends)
 {
-    emu_fiber *f = &emu.fiber[emu.now], *to = &emu.scheduler;
-    const uint32_t ready = emu_here()->ready, later = ready & ~(emu_bit() | (emu_bit() - 1));
+    const unsigned now = emu.now, first = now / 32 * 32;
+    emu_fiber *f = &emu.fiber[now], *to = &emu.scheduler;
+    const uint32_t ready = emu.warp[now / 32].ready, later = ready & ~1u << now % 32;
     if (ready != 0) {
-        emu.now = emu.now / 32 * 32 + __builtin_ctz(later != 0 ? later : ready);
+        emu.now = first + (unsigned)__builtin_ctz(later != 0 ? later : ready);
         to = &emu.fiber[emu.now];
     }
     emu_swap(f, to, ends);
@@ -281,7 +283,7 @@ EMU_OWN static emu_found emu_pass(unsigned pass)
         }
         emu_ask(w, emu.fiber + 32 * i);
         while (w->ready != 0) {
-            emu.now = 32 * i + __builtin_ctz(w->ready);
+            emu.now = (unsigned)(32 * i + __builtin_ctz(w->ready));
             emu_swap(&emu.scheduler, &emu.fiber[emu.now], false);
             ran = true;
             emu_ask(w, emu.fiber + 32 * i);
