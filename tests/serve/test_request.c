@@ -499,6 +499,26 @@ TEST(tells_of_tools_where_the_template_does_not)
     setup.template_text = old;
 }
 
+/* Where it takes no system message, the user's first one says it. A client's own stays refused. */
+TEST(tells_of_tools_in_the_users_message_where_no_other_may_stand)
+{
+    const char *old = setup.template_text;
+    setup.template_text =
+        "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}"
+        "{% for m in messages %}[{{ m.role }}:{{ m.content }}]{% endfor %}";
+    struct serve_request *r = read_good(SERVE_CHAT, "{" HI "," TOOL "}");
+    const char *text = serve_request_text(r, NULL);
+    assert_int_equal(strncmp(text, "[user:", 6), 0);
+    assert_non_null(strstr(text, "\"add\""));
+    assert_non_null(strstr(text, "\n\nHi]"));
+    serve_request_free(r);
+    expect_fault(SERVE_CHAT,
+                 "{\"messages\":[{\"role\":\"system\",\"content\":\"S\"},"
+                 "{\"role\":\"user\",\"content\":\"Hi\"}]," TOOL "}",
+                 400, "messages: no system");
+    setup.template_text = old;
+}
+
 /* ---- the form of an answer ---- */
 
 TEST(makes_grammars_of_formats)
