@@ -290,6 +290,8 @@ static void on_event(void *user, const struct reply_event *event)
         keep_call(a, event);
     else if (event->type == REPLY_EVENT_CALL_ARGS && call != NULL)
         keep(reply, &call->args, event->text, event->len);
+    else if (event->type == REPLY_EVENT_CALL_END && call != NULL)
+        call->cut = event->cut;
     if ((reply->r->reply.stream || reply->form->blocks) && !reply->no_memory)
         reply->form->event(a, event);
 }
@@ -297,6 +299,11 @@ static void on_event(void *user, const struct reply_event *event)
 bool reply_calls(const struct reply_answer *a)
 {
     return a->n_call > 0;
+}
+
+bool reply_ends_in_calls(const struct reply_answer *a)
+{
+    return reply_calls(a) && !a->call[a->n_call - 1].cut;
 }
 
 static void feed(struct reply_answer *a, const char *text, size_t len)

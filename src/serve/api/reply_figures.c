@@ -28,7 +28,7 @@ const char *reply_finish(const struct reply_answer *a)
 {
     if (a->reason != PITH_STOP_END && a->reason != PITH_STOP_STRING)
         return "length";
-    return reply_calls(a) ? "tool_calls" : "stop";
+    return reply_ends_in_calls(a) ? "tool_calls" : "stop";
 }
 
 /* How much of the prompt was reused, from where, and why no more; no reason where all was. Of

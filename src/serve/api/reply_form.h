@@ -33,6 +33,7 @@ struct reply_tokens {
 struct reply_call {
     char *id, *name; /* owned */
     struct serve_bytes args;
+    bool cut; /* they are not all there */
 };
 
 enum reply_kind { REPLY_NOTHING, REPLY_CONTENT, REPLY_REASONING, REPLY_CALL };
@@ -126,7 +127,8 @@ json_t *reply_id(struct serve_reply *reply, const char *prefix);
 /* Sends a value as an event and frees it; name may be NULL. */
 void reply_emit(struct serve_reply *reply, const char *name, json_t *value);
 const char *reply_model(const struct serve_reply *reply);
-bool reply_calls(const struct reply_answer *a); /* whether it has calls */
+bool reply_calls(const struct reply_answer *a);         /* whether it has calls */
+bool reply_ends_in_calls(const struct reply_answer *a); /* and no stop string cut the last one */
 
 /* ---- reply_figures.c ---- */
 
