@@ -615,6 +615,26 @@ TEST(the_other_apis_promise_formats_in_their_words)
 
 /* ---- texts ---- */
 
+TEST(the_other_apis_fields_have_their_own_names)
+{
+    expect_fault(SERVE_MESSAGES, "{" MESSAGES ",\"stop_sequences\":[\"\"]}", 400,
+                 "stop_sequences: \"\" would end everything");
+    expect_fault(SERVE_MESSAGES,
+                 "{\"max_tokens\":9,\"messages\":[{\"role\":\"assistant\",\"content\":\"a\"}]}",
+                 400, "messages: the last of 1 messages is no text of the assistant");
+    expect_fault(SERVE_COUNT, "{" HI ",\"tools\":[{\"name\":\"a\",\"input_schema\":3}]}", 400,
+                 "tools[0].input_schema: 3 is not an object");
+    expect_fault(SERVE_RESPONSES, "{\"input\":\"a\",\"text\":{\"format\":{\"type\":\"x\"}}}", 400,
+                 "text.format.type: \"x\" is not one of text, json_object and json_schema");
+    expect_fault(SERVE_RESPONSES,
+                 "{\"input\":\"a\",\"text\":{\"format\":{\"type\":\"json_schema\"}}}", 400,
+                 "text.format.schema: is missing");
+    expect_fault(SERVE_RESPONSES,
+                 "{\"input\":\"a\",\"tools\":[{\"type\":\"function\",\"name\":\"a\","
+                 "\"parameters\":3}]}",
+                 400, "tools[0].parameters: 3 is not an object");
+}
+
 TEST(prompts_may_be_texts_and_ids)
 {
     pith_generate_params params;

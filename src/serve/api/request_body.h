@@ -180,6 +180,8 @@ void request_find_style(struct serve_reader *rd); /* request_style.c: with a mod
 bool request_explain_to_user(struct serve_reader *rd);
 void request_write_past(struct serve_reader *rd); /* request_past.c: calls and results as texts */
 void request_make_chat(struct serve_reader *rd);  /* the prompt of messages */
+/* request_names.c: the fields of its message as this API calls them. */
+void request_rename_fault(struct serve_fault *fault, enum serve_api api);
 /* request_grammar.c. INVALID, UNSUPPORTED, NOMEM. */
 pith_status request_call_grammar(const pith_model *model, const struct serve_tools_style *style,
                                  const struct serve_tools_grammar_options *options,
