@@ -101,7 +101,9 @@ TEST(accepts_fields_that_ask_for_nothing)
         "\"top_n_sigma\":-1,\"adaptive_target\":-1,\"min_keep\":0,\"lora\":[],\"n_indent\":0,"
         "\"functions\":[],\"suffix\":\"\",\"repetition_penalty\":1.0,\"stop_token_ids\":[],"
         "\"min_tokens\":0,\"parse_tool_calls\":true,\"modalities\":[\"text\"],"
-        "\"response_fields\":[],\"dynatemp_exponent\":1,\"guided_json\":null}"));
+        "\"response_fields\":[],\"dynatemp_exponent\":1,\"guided_json\":null,"
+        "\"skip_special_tokens\":true,\"truncate_prompt_tokens\":-1,\"documents\":[],"
+        "\"chat_template\":null,\"image_data\":[],\"n_cmpl\":1}"));
 }
 
 /* Tokens by their texts: all of a text's, and never the special ones that it might name. */
@@ -241,6 +243,16 @@ TEST(refuses_bad_fields_by_name)
          "guided_json: an object is not supported, but response_format is"},
         {"\"stop_token_ids\":[3]", "stop_token_ids: an array of 1 is not supported, but stop is"},
         {"\"min_tokens\":3", "min_tokens: 3 is not supported, but ignore_eos is"},
+        {"\"chat_template\":\"{{ x }}\"",
+         "chat_template: \"{{ x }}\" is not supported, but chat_template_kwargs is"},
+        {"\"truncate_prompt_tokens\":5", "truncate_prompt_tokens: 5 is not supported"},
+        {"\"include_stop_str_in_output\":true",
+         "include_stop_str_in_output: true is not supported"},
+        {"\"skip_special_tokens\":false", "skip_special_tokens: false is not supported"},
+        {"\"documents\":[1]",
+         "documents: an array of 1 is not supported, but chat_template_kwargs is"},
+        {"\"image_data\":[1]", "image_data: an array of 1 is not supported"},
+        {"\"n_cmpl\":2", "n_cmpl: 2 is not supported, but n is"},
         {"\"parse_tool_calls\":false",
          "parse_tool_calls: false is not supported, but tool_choice is"},
         {"\"modalities\":[\"text\",\"audio\"]",
