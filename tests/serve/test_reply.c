@@ -896,7 +896,7 @@ TEST(a_time_limit_counts_from_the_first_token)
         say(&run, 0, 0, 5, has_line != 0 ? "a\n" : "a");
         thrd_sleep(&pause, NULL);
         say(&run, 0, 0, 6, "b");
-        assert_int_equal(serve_reply_is_late(run.reply, 0, 0), has_line);
+        assert_int_equal(serve_reply_is_over(run.reply, 0, 0), has_line);
         finish(&run, 0, 0, PITH_STOP_CALLER);
         end(&run);
     }
@@ -904,6 +904,27 @@ TEST(a_time_limit_counts_from_the_first_token)
 }
 
 /* In a stream every token's is told once. */
+/* Text behind it is not told, so the model need not write it until its tokens run out. */
+TEST(an_answer_ends_behind_the_only_call_that_it_may_have)
+{
+    for (int one = 0; one < 2; one++) {
+        struct run run;
+        start(&run, SERVE_CHAT,
+              one != 0 ? "{\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"add\"}}],"
+                         "\"parallel_tool_calls\":false," HI "}"
+                       : "{\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"add\"}}]," HI
+                         "}");
+        say(&run, 0, 0, 5, "<tool_call>\n{\"name\": \"add\", \"arguments\": {}");
+        assert_false(serve_reply_is_over(run.reply, 0, 0));
+        say(&run, 0, 0, 6, "}\n</tool_call>");
+        assert_int_equal(serve_reply_is_over(run.reply, 0, 0), one);
+        finish(&run, 0, 0, one != 0 ? PITH_STOP_CALLER : PITH_STOP_END);
+        assert_true(serve_bytes_add(&run.out, "", 1));
+        assert_non_null(strstr(run.out.data, "\"finish_reason\":\"tool_calls\""));
+        end(&run);
+    }
+}
+
 TEST(a_stream_tells_each_tokens_log_probability_once)
 {
     struct run run;
