@@ -221,7 +221,7 @@ static bool on_token(void *user, const pith_answer_token *token)
 {
     const struct part *part = user;
     need_memory(serve_batch_token(part->job->line, part->index, token));
-    return true;
+    return !serve_batch_is_over(part->job->line, part->index, token->answer);
 }
 
 static void on_done(void *user, const pith_answer_result *result)

@@ -117,7 +117,7 @@ static bool on_token(void *user, const pith_answer_token *token)
     /* Where the client is gone the request was cancelled: it ends with this step. */
     if (!exchange_is_gone(a->ex) && !serve_reply_finished(a->reply))
         deliver(a, &bytes, serve_reply_token(a->reply, part->i, token, &bytes));
-    return !serve_reply_is_late(a->reply, part->i, token->answer);
+    return !serve_reply_is_over(a->reply, part->i, token->answer);
 }
 
 /* Logits of the prompt, for requests that ask how likely it was. */

@@ -169,20 +169,34 @@ static void judge_head(struct exchange *ex, const char *method)
 
 struct framing {
     const char *length; /* Content-Length; NULL: not said */
-    bool differs;       /* and said otherwise */
+    bool differs;       /* and said otherwise, or in a line that others may not read as such */
     bool encoded;       /* Transfer-Encoding */
+    bool other;         /* and that is not chunked alone */
 };
+
+/* Whether a line has this name; *odd where blanks stand behind it. To libmicrohttpd they are a part
+   of the name, and not so to some proxies. */
+static bool is_named(const char *name, const char *wanted, bool *odd)
+{
+    size_t len = strlen(wanted);
+    if (strncasecmp(name, wanted, len) != 0 || name[len + strspn(name + len, " \t")] != '\0')
+        return false;
+    *odd = *odd || name[len] != '\0';
+    return true;
+}
 
 static enum MHD_Result note_framing(void *user, enum MHD_ValueKind kind, const char *name,
                                     const char *value)
 {
     struct framing *f = user;
     (void)kind;
-    if (value != NULL && strcasecmp(name, MHD_HTTP_HEADER_CONTENT_LENGTH) == 0) {
+    if (is_named(name, MHD_HTTP_HEADER_CONTENT_LENGTH, &f->differs) && value != NULL) {
         f->differs = f->differs || (f->length != NULL && strcmp(f->length, value) != 0);
         f->length = value;
+    } else if (is_named(name, MHD_HTTP_HEADER_TRANSFER_ENCODING, &f->differs)) {
+        f->other = f->other || f->encoded || value == NULL || strcasecmp(value, "chunked") != 0;
+        f->encoded = true;
     }
-    f->encoded = f->encoded || strcasecmp(name, MHD_HTTP_HEADER_TRANSFER_ENCODING) == 0;
     return MHD_YES;
 }
 
@@ -194,17 +208,23 @@ static void refuse_long(struct exchange *ex)
 }
 
 /* A proxy may read a head with two sizes of the body otherwise: a part of the body is then the next
-   request to it. So the connection ends. */
+   request to it. So the connection ends. It does where a body is encoded otherwise, too: it would
+   have no end. */
 static void judge_size(struct exchange *ex)
 {
     struct framing f = {0};
     MHD_get_connection_values(ex->connection, MHD_HEADER_KIND, note_framing, &f);
-    ex->closes = f.differs || (f.length != NULL && f.encoded);
-    if (ex->closes) {
+    bool twice = f.differs || (f.length != NULL && f.encoded);
+    ex->closes = twice || f.other;
+    if (ex->closes)
         ex->fault = (struct serve_fault){0};
+    if (twice) {
         serve_fault_set(&ex->fault, MHD_HTTP_BAD_REQUEST, "invalid_request_error", NULL,
                         "the head says two sizes of the body: Content-Length twice, or beside "
-                        "Transfer-Encoding");
+                        "Transfer-Encoding, or with a blank behind the name");
+    } else if (f.other) {
+        serve_fault_set(&ex->fault, MHD_HTTP_NOT_IMPLEMENTED, "not_supported_error", NULL,
+                        "Transfer-Encoding: only chunked is supported");
     } else if (f.length != NULL &&
                strtoull(f.length, NULL, 10) > (unsigned long long)ex->server->config.body_max) {
         refuse_long(ex);

@@ -460,6 +460,40 @@ TEST(tells_which_stop_string_it_was)
     end(&run);
 }
 
+/* Half a call is not told as one to be run. */
+TEST(a_stop_string_within_a_call_is_why_the_answer_ended)
+{
+    static const struct {
+        enum serve_api api;
+        const char *body, *cut, *whole;
+    } cases[] = {
+        {SERVE_CHAT,
+         "{\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"add\"}}],"
+         "\"tool_choice\":\"required\",\"stop\":\"}\"," HI,
+         "\"finish_reason\":\"stop\"", "\"finish_reason\":\"tool_calls\""},
+        {SERVE_MESSAGES,
+         "{\"tools\":[{\"name\":\"add\",\"input_schema\":{}}],\"max_tokens\":9,"
+         "\"tool_choice\":{\"type\":\"any\"},\"stop_sequences\":[\"}\"]," HI,
+         "\"stop_reason\":\"stop_sequence\"", "\"stop_reason\":\"tool_use\""},
+    };
+    char body[512];
+    for (size_t i = 0; i < 4 * sizeof(cases) / sizeof(cases[0]); i++) {
+        bool cut = i % 2 != 0;
+        struct run run;
+        snprintf(body, sizeof(body), "%s,\"stream\":%s}", cases[i / 4].body,
+                 i % 4 < 2 ? "false" : "true");
+        start(&run, cases[i / 4].api, body);
+        say(&run, 0, 0, 5, "<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": 1");
+        if (!cut)
+            say(&run, 0, 0, 5, "}}\n</tool_call>");
+        finish(&run, 0, 0, cut ? PITH_STOP_STRING : PITH_STOP_END);
+        assert_true(serve_bytes_add(&run.out, "", 1));
+        assert_non_null(strstr(run.out.data, "\"add\""));
+        assert_non_null(strstr(run.out.data, cut ? cases[i / 4].cut : cases[i / 4].whole));
+        end(&run);
+    }
+}
+
 TEST(faults_before_and_within_a_stream_are_told)
 {
     struct run run;
@@ -862,7 +896,7 @@ TEST(a_time_limit_counts_from_the_first_token)
         say(&run, 0, 0, 5, has_line != 0 ? "a\n" : "a");
         thrd_sleep(&pause, NULL);
         say(&run, 0, 0, 6, "b");
-        assert_int_equal(serve_reply_is_late(run.reply, 0, 0), has_line);
+        assert_int_equal(serve_reply_is_over(run.reply, 0, 0), has_line);
         finish(&run, 0, 0, PITH_STOP_CALLER);
         end(&run);
     }
@@ -870,6 +904,27 @@ TEST(a_time_limit_counts_from_the_first_token)
 }
 
 /* In a stream every token's is told once. */
+/* Text behind it is not told, so the model need not write it until its tokens run out. */
+TEST(an_answer_ends_behind_the_only_call_that_it_may_have)
+{
+    for (int one = 0; one < 2; one++) {
+        struct run run;
+        start(&run, SERVE_CHAT,
+              one != 0 ? "{\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"add\"}}],"
+                         "\"parallel_tool_calls\":false," HI "}"
+                       : "{\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"add\"}}]," HI
+                         "}");
+        say(&run, 0, 0, 5, "<tool_call>\n{\"name\": \"add\", \"arguments\": {}");
+        assert_false(serve_reply_is_over(run.reply, 0, 0));
+        say(&run, 0, 0, 6, "}\n</tool_call>");
+        assert_int_equal(serve_reply_is_over(run.reply, 0, 0), one);
+        finish(&run, 0, 0, one != 0 ? PITH_STOP_CALLER : PITH_STOP_END);
+        assert_true(serve_bytes_add(&run.out, "", 1));
+        assert_non_null(strstr(run.out.data, "\"finish_reason\":\"tool_calls\""));
+        end(&run);
+    }
+}
+
 TEST(a_stream_tells_each_tokens_log_probability_once)
 {
     struct run run;

@@ -101,7 +101,9 @@ TEST(accepts_fields_that_ask_for_nothing)
         "\"top_n_sigma\":-1,\"adaptive_target\":-1,\"min_keep\":0,\"lora\":[],\"n_indent\":0,"
         "\"functions\":[],\"suffix\":\"\",\"repetition_penalty\":1.0,\"stop_token_ids\":[],"
         "\"min_tokens\":0,\"parse_tool_calls\":true,\"modalities\":[\"text\"],"
-        "\"response_fields\":[],\"dynatemp_exponent\":1,\"guided_json\":null}"));
+        "\"response_fields\":[],\"dynatemp_exponent\":1,\"guided_json\":null,"
+        "\"skip_special_tokens\":true,\"truncate_prompt_tokens\":-1,\"documents\":[],"
+        "\"chat_template\":null,\"image_data\":[],\"n_cmpl\":1}"));
 }
 
 /* Tokens by their texts: all of a text's, and never the special ones that it might name. */
@@ -241,6 +243,16 @@ TEST(refuses_bad_fields_by_name)
          "guided_json: an object is not supported, but response_format is"},
         {"\"stop_token_ids\":[3]", "stop_token_ids: an array of 1 is not supported, but stop is"},
         {"\"min_tokens\":3", "min_tokens: 3 is not supported, but ignore_eos is"},
+        {"\"chat_template\":\"{{ x }}\"",
+         "chat_template: \"{{ x }}\" is not supported, but chat_template_kwargs is"},
+        {"\"truncate_prompt_tokens\":5", "truncate_prompt_tokens: 5 is not supported"},
+        {"\"include_stop_str_in_output\":true",
+         "include_stop_str_in_output: true is not supported"},
+        {"\"skip_special_tokens\":false", "skip_special_tokens: false is not supported"},
+        {"\"documents\":[1]",
+         "documents: an array of 1 is not supported, but chat_template_kwargs is"},
+        {"\"image_data\":[1]", "image_data: an array of 1 is not supported"},
+        {"\"n_cmpl\":2", "n_cmpl: 2 is not supported, but n is"},
         {"\"parse_tool_calls\":false",
          "parse_tool_calls: false is not supported, but tool_choice is"},
         {"\"modalities\":[\"text\",\"audio\"]",
@@ -499,6 +511,26 @@ TEST(tells_of_tools_where_the_template_does_not)
     setup.template_text = old;
 }
 
+/* Where it takes no system message, the user's first one says it. A client's own stays refused. */
+TEST(tells_of_tools_in_the_users_message_where_no_other_may_stand)
+{
+    const char *old = setup.template_text;
+    setup.template_text =
+        "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}"
+        "{% for m in messages %}[{{ m.role }}:{{ m.content }}]{% endfor %}";
+    struct serve_request *r = read_good(SERVE_CHAT, "{" HI "," TOOL "}");
+    const char *text = serve_request_text(r, NULL);
+    assert_int_equal(strncmp(text, "[user:", 6), 0);
+    assert_non_null(strstr(text, "\"add\""));
+    assert_non_null(strstr(text, "\n\nHi]"));
+    serve_request_free(r);
+    expect_fault(SERVE_CHAT,
+                 "{\"messages\":[{\"role\":\"system\",\"content\":\"S\"},"
+                 "{\"role\":\"user\",\"content\":\"Hi\"}]," TOOL "}",
+                 400, "messages: no system");
+    setup.template_text = old;
+}
+
 /* ---- the form of an answer ---- */
 
 TEST(makes_grammars_of_formats)
@@ -594,6 +626,26 @@ TEST(the_other_apis_promise_formats_in_their_words)
 }
 
 /* ---- texts ---- */
+
+TEST(the_other_apis_fields_have_their_own_names)
+{
+    expect_fault(SERVE_MESSAGES, "{" MESSAGES ",\"stop_sequences\":[\"\"]}", 400,
+                 "stop_sequences: \"\" would end everything");
+    expect_fault(SERVE_MESSAGES,
+                 "{\"max_tokens\":9,\"messages\":[{\"role\":\"assistant\",\"content\":\"a\"}]}",
+                 400, "messages: the last of 1 messages is no text of the assistant");
+    expect_fault(SERVE_COUNT, "{" HI ",\"tools\":[{\"name\":\"a\",\"input_schema\":3}]}", 400,
+                 "tools[0].input_schema: 3 is not an object");
+    expect_fault(SERVE_RESPONSES, "{\"input\":\"a\",\"text\":{\"format\":{\"type\":\"x\"}}}", 400,
+                 "text.format.type: \"x\" is not one of text, json_object and json_schema");
+    expect_fault(SERVE_RESPONSES,
+                 "{\"input\":\"a\",\"text\":{\"format\":{\"type\":\"json_schema\"}}}", 400,
+                 "text.format.schema: is missing");
+    expect_fault(SERVE_RESPONSES,
+                 "{\"input\":\"a\",\"tools\":[{\"type\":\"function\",\"name\":\"a\","
+                 "\"parameters\":3}]}",
+                 400, "tools[0].parameters: 3 is not an object");
+}
 
 TEST(prompts_may_be_texts_and_ids)
 {

@@ -566,7 +566,7 @@ TEST(markers_of_calls_are_printed)
     pith_model *model;
     const char *path = test_model_file("coder-0.5b", "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf");
     assert_int_equal(pith_model_load(path, NULL, &model, &err), PITH_OK);
-    struct serve_tools_style style = {SERVE_TOOLS_HERMES, "<think>", "</think>"};
+    struct serve_tools_style style = {SERVE_TOOLS_HERMES, "<think>", "</think>", false};
     assert_false(serve_tools_style_special(&style, model));
     style.think_close = "<|im_end|>";
     assert_true(serve_tools_style_special(&style, model));

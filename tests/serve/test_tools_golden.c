@@ -73,7 +73,7 @@ static char *read_file(const char *path, size_t *len)
 
 static struct serve_tools_style style_of(const char *form, const char *name)
 {
-    struct serve_tools_style style = {SERVE_TOOLS_GENERIC, "<think>", "</think>"};
+    struct serve_tools_style style = {SERVE_TOOLS_GENERIC, "<think>", "</think>", true};
     for (int i = 0; i < SERVE_TOOLS_N_FORM; i++)
         if (strcmp(serve_tools_form_name((enum serve_tool_form)i), form) == 0)
             style.form = (enum serve_tool_form)i;
@@ -204,7 +204,7 @@ TEST(detects_the_form_of_each_template)
 {
     test_data("templates/Qwen-Qwen3-0.6B.jinja");
     for_each_line(check_form);
-    struct serve_tools_style generic = {SERVE_TOOLS_GENERIC, "<think>", "</think>"};
+    struct serve_tools_style generic = {SERVE_TOOLS_GENERIC, "<think>", "</think>", true};
     assert_int_equal(check_template("SmolLM2-135M-Instruct.gguf", &generic), 1);
     assert_int_equal(check_template("google-gemma-2-2b-it", &generic), 1);
     assert_int_equal(check_template("microsoft-Phi-3.5-mini-instruct", &generic), 1);

@@ -3,6 +3,7 @@
  * of schemas, and refusals.
  */
 #include <jansson.h>
+#include <string.h>
 
 #include "base/mem.h"
 #include "serve/tools/tools.h"
@@ -17,7 +18,7 @@ static const char tools_text[] =
 static pith_status make(enum serve_tool_form form, struct serve_tools_grammar_options options,
                         struct serve_tools_grammar *g, pith_error *why)
 {
-    struct serve_tools_style style = {form, "<think>", "</think>"};
+    struct serve_tools_style style = {form, "<think>", "</think>", false};
     return serve_tools_grammar_create(&style, &options, g, why);
 }
 
@@ -77,6 +78,28 @@ TEST(required_calls_begin_the_answer)
     assert_non_null(
         strstr(g.gbnf, "root ::= think-0 \"</think>\" [ \\n]{0,4} \"<tool_call>\" call"));
     serve_tools_grammar_free(&g);
+    json_decref(tools);
+}
+
+/* A template without tags of reasoning has a model that does not think. */
+TEST(required_calls_begin_without_thoughts_where_there_are_none)
+{
+    static const struct {
+        const char *text;
+        bool thinks;
+    } cases[] = {{"<tool_call>", false}, {"<tool_call><think>", true}, {"</think>", true}};
+    json_t *tools = json_loads(tools_text, 0, NULL);
+    const struct serve_tools_grammar_options options = {.tools = tools,
+                                                        .choice = SERVE_TOOLS_REQUIRED};
+    for (size_t i = 0; i < PI_LEN(cases); i++) {
+        struct serve_tools_style style;
+        struct serve_tools_grammar g;
+        serve_tools_style_detect(cases[i].text, strlen(cases[i].text), &style);
+        assert_string_equal(style.think_open, "<think>");
+        assert_int_equal(serve_tools_grammar_create(&style, &options, &g, &err), PITH_OK);
+        assert_int_equal(strstr(g.gbnf, "think") != NULL, cases[i].thinks);
+        serve_tools_grammar_free(&g);
+    }
     json_decref(tools);
 }
 

@@ -713,6 +713,10 @@ class Limits(unittest.TestCase):
             self.assertEqual(code(b"Transfer-Encoding: chunked", rest=chunked), (200, False))
             self.assertEqual(code(size, b"Content-Length: 3"), (400, True))
             self.assertEqual(code(size, b"Transfer-Encoding: chunked", rest=chunked), (400, True))
+            self.assertEqual(code(size, b"Transfer-Encoding : chunked", rest=chunked), (400, True))
+            self.assertEqual(code(b"Content-Length : 3"), (400, True))
+            # Of another encoding no end is known.
+            self.assertEqual(code(b"Transfer-Encoding: gzip, chunked", rest=chunked), (501, True))
             # A client that waits for the word to go on is told at once.
             self.assertEqual(code(b"Content-Length: 5000", b"Expect: 100-continue", rest=b"")[0],
                              413)

@@ -290,13 +290,10 @@ static void on_event(void *user, const struct reply_event *event)
         keep_call(a, event);
     else if (event->type == REPLY_EVENT_CALL_ARGS && call != NULL)
         keep(reply, &call->args, event->text, event->len);
+    else if (event->type == REPLY_EVENT_CALL_END && call != NULL)
+        call->ended = true, call->cut = event->cut;
     if ((reply->r->reply.stream || reply->form->blocks) && !reply->no_memory)
         reply->form->event(a, event);
-}
-
-bool reply_calls(const struct reply_answer *a)
-{
-    return a->n_call > 0;
 }
 
 static void feed(struct reply_answer *a, const char *text, size_t len)
@@ -393,9 +390,11 @@ bool serve_reply_token(struct serve_reply *reply, int32_t i, const pith_answer_t
     return !reply->no_memory;
 }
 
-bool serve_reply_is_late(const struct serve_reply *reply, int32_t i, int32_t answer)
+bool serve_reply_is_over(const struct serve_reply *reply, int32_t i, int32_t answer)
 {
     const struct reply_answer *a = &reply->answer[i * reply->r->n_answer + answer];
+    if (reply_has_its_call(a))
+        return true;
     return reply->r->reply.predict_ms > 0 && a->content.len > 0 &&
            memchr(a->content.data, '\n', a->content.len) != NULL &&
            (reply_clock_s() - a->first_s) * 1000.0 > (double)reply->r->reply.predict_ms;
@@ -460,7 +459,8 @@ static int32_t find_stop(const struct reply_answer *a)
 static void take_result(struct reply_answer *a, const pith_answer_result *result)
 {
     a->done = true;
-    a->reason = result->reason;
+    a->reason = result->reason == PITH_STOP_CALLER && reply_has_its_call(a) ? PITH_STOP_END
+                                                                            : result->reason;
     a->n_prompt = result->n_prompt;
     a->n_cached = result->n_cached;
     a->n_from_park = result->n_from_park;

@@ -43,8 +43,9 @@ bool serve_reply_token(struct serve_reply *reply, int32_t i, const pith_answer_t
                        struct serve_bytes *out);
 bool serve_reply_done(struct serve_reply *reply, int32_t i, const pith_answer_result *result,
                       struct serve_bytes *out);
-/* Whether an answer took longer than t_max_predict_ms allows, and may end. */
-bool serve_reply_is_late(const struct serve_reply *reply, int32_t i, int32_t answer);
+/* Whether an answer may end: it took longer than t_max_predict_ms allows, or has the only call that
+   it may have. */
+bool serve_reply_is_over(const struct serve_reply *reply, int32_t i, int32_t answer);
 /* Logits [n_vocab] of the prompt's token at pos, for serve_request_wants_prompt: they say how
    likely the token at pos + 1 is. In the order of positions, before the first token. */
 bool serve_reply_prompt(struct serve_reply *reply, int32_t i, int32_t pos, const float *logits);

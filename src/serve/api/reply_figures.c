@@ -23,12 +23,28 @@ int64_t reply_sum_cached(const struct serve_reply *reply)
     return n;
 }
 
+bool reply_calls(const struct reply_answer *a)
+{
+    return a->n_call > 0;
+}
+
+bool reply_ends_in_calls(const struct reply_answer *a)
+{
+    return reply_calls(a) && !a->call[a->n_call - 1].cut;
+}
+
+bool reply_has_its_call(const struct reply_answer *a)
+{
+    const struct serve_request *r = a->reply->r;
+    return r->calls.one && r->format.grammar == NULL && a->n_call > 0 && a->call[0].ended;
+}
+
 /* Memory that ran out is told as a length that was reached, which it is for the client. */
 const char *reply_finish(const struct reply_answer *a)
 {
     if (a->reason != PITH_STOP_END && a->reason != PITH_STOP_STRING)
         return "length";
-    return reply_calls(a) ? "tool_calls" : "stop";
+    return reply_ends_in_calls(a) ? "tool_calls" : "stop";
 }
 
 /* How much of the prompt was reused, from where, and why no more; no reason where all was. Of

@@ -33,6 +33,7 @@ struct reply_tokens {
 struct reply_call {
     char *id, *name; /* owned */
     struct serve_bytes args;
+    bool ended, cut; /* cut: they are not all there */
 };
 
 enum reply_kind { REPLY_NOTHING, REPLY_CONTENT, REPLY_REASONING, REPLY_CALL };
@@ -126,7 +127,6 @@ json_t *reply_id(struct serve_reply *reply, const char *prefix);
 /* Sends a value as an event and frees it; name may be NULL. */
 void reply_emit(struct serve_reply *reply, const char *name, json_t *value);
 const char *reply_model(const struct serve_reply *reply);
-bool reply_calls(const struct reply_answer *a); /* whether it has calls */
 
 /* ---- reply_figures.c ---- */
 
@@ -136,6 +136,11 @@ json_t *reply_timings_so_far(struct reply_answer *a);
 double reply_clock_s(void);
 int64_t reply_sum_generated(const struct serve_reply *reply);
 int64_t reply_sum_cached(const struct serve_reply *reply);
+bool reply_calls(const struct reply_answer *a);         /* whether it has calls */
+bool reply_ends_in_calls(const struct reply_answer *a); /* and no stop string cut the last one */
+/* Whether it has the only call that it may have: no more is told behind one with
+   parallel_tool_calls false. A grammar ends its text itself. */
+bool reply_has_its_call(const struct reply_answer *a);
 const char *reply_finish(const struct reply_answer *a); /* stop, length, tool_calls */
 void reply_set_kept(struct serve_reply *reply, json_t *usage);
 

@@ -26,7 +26,7 @@ static const char *stop_reason(const struct reply_answer *a)
 {
     if (a->reason != PITH_STOP_END && a->reason != PITH_STOP_STRING)
         return "max_tokens";
-    return reply_calls(a)                  ? "tool_use"
+    return reply_ends_in_calls(a)          ? "tool_use"
            : a->reason == PITH_STOP_STRING ? "stop_sequence"
                                            : "end_turn";
 }

@@ -28,7 +28,8 @@ static void on_event(void *user, const struct serve_tools_event *e)
                                       .id = e->id,
                                       .name = e->name,
                                       .text = e->text,
-                                      .len = e->len};
+                                      .len = e->len,
+                                      .cut = e->type == SERVE_TOOLS_CALL_END && !e->complete};
     p->fn(p->user, &event);
 }
 

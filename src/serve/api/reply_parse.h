@@ -21,6 +21,7 @@ struct reply_event {
     const char *id, *name; /* terminated */
     const char *text;      /* [len] */
     size_t len;
+    bool cut; /* CALL_END: its arguments are not all there */
 };
 
 typedef void reply_event_fn(void *user, const struct reply_event *event);

@@ -137,6 +137,7 @@ pith_status serve_request_parse(const struct serve_setup *setup, enum serve_api 
     if (!request_is_bad(&rd))
         check_prompts(&rd);
     if (request_is_bad(&rd)) {
+        request_rename_fault(fault, api);
         serve_request_free(rd.r);
         return fault->code == 500 ? PITH_NOMEM : PITH_INVALID;
     }

@@ -75,6 +75,7 @@ struct request_calls {
     const char *name;               /* with REQUIRED: the one; NULL: any */
     bool one;                       /* parallel_tool_calls: false */
     bool strict;                    /* a tool is strict, and none need be called */
+    bool explained;                 /* the first message is ours, and tells of the tools */
     struct serve_tools_style style; /* of messages */
 };
 
@@ -174,8 +175,13 @@ json_t *request_from_responses(struct serve_reader *rd, const json_t *body);
 void request_tokenize(struct serve_reader *rd, struct serve_prompt *p, const char *text, size_t len,
                       uint32_t flags);
 void request_find_style(struct serve_reader *rd); /* request_style.c: with a model */
+/* Tells the user's first message of the tools, for templates that refuse a system message. False:
+   none is ours. */
+bool request_explain_to_user(struct serve_reader *rd);
 void request_write_past(struct serve_reader *rd); /* request_past.c: calls and results as texts */
 void request_make_chat(struct serve_reader *rd);  /* the prompt of messages */
+/* request_names.c: the fields of its message as this API calls them. */
+void request_rename_fault(struct serve_fault *fault, enum serve_api api);
 /* request_grammar.c. INVALID, UNSUPPORTED, NOMEM. */
 pith_status request_call_grammar(const pith_model *model, const struct serve_tools_style *style,
                                  const struct serve_tools_grammar_options *options,

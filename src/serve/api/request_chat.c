@@ -475,6 +475,8 @@ void request_make_chat(struct serve_reader *rd)
         status = render(rd, r->source.chat, &r->prompts.rendered, &err);
     if (status == PITH_INVALID && arguments_to_text(rd))
         status = render(rd, r->source.chat, &r->prompts.rendered, &err);
+    if (status == PITH_INVALID && request_explain_to_user(rd))
+        status = render(rd, r->source.chat, &r->prompts.rendered, &err);
     if (status == PITH_NOMEM)
         request_no_memory(rd);
     else if (status != PITH_OK)

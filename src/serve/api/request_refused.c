@@ -39,6 +39,8 @@ static const struct refused refused[] = {
     {"grammar_triggers", NOTHING_EMPTY, 0, "tools with strict"},
     {"parse_tool_calls", NOTHING_TRUE, 0, "tool_choice"},
     {"reasoning_budget_tokens", NOTHING_AT_MOST, -1, "reasoning_effort"},
+    {"n_cmpl", NOTHING_EXACT, 1, "n"},
+    {"image_data", NOTHING_EMPTY, 0, NULL},
     /* OpenAI's */
     {"functions", NOTHING_EMPTY, 0, "tools"},
     {"suffix", NOTHING_EMPTY, 0, "/infill"},
@@ -57,6 +59,11 @@ static const struct refused refused[] = {
     {"allowed_token_ids", NOTHING_EMPTY, 0, "grammar"},
     {"prompt_logprobs", NOTHING_AT_MOST, 0, "echo"},
     {"use_beam_search", NOTHING_FALSE, 0, NULL},
+    {"include_stop_str_in_output", NOTHING_FALSE, 0, NULL},
+    {"skip_special_tokens", NOTHING_TRUE, 0, NULL},
+    {"truncate_prompt_tokens", NOTHING_AT_MOST, 0, NULL},
+    {"chat_template", NOTHING_EMPTY, 0, "chat_template_kwargs"},
+    {"documents", NOTHING_EMPTY, 0, "chat_template_kwargs"},
 };
 
 static bool asks_nothing(const struct refused *f, const json_t *value)

@@ -17,6 +17,19 @@ static const char *template_of(const struct serve_setup *setup)
     return text != NULL ? text : "";
 }
 
+/* Two texts with an empty line between them. */
+static json_t *join(struct serve_reader *rd, const char *a, size_t a_len, const char *b,
+                    size_t b_len)
+{
+    char *both = request_alloc(rd, a_len + b_len + 2, 1);
+    if (both == NULL)
+        return NULL;
+    memcpy(both, a, a_len);
+    memcpy(both + a_len, "\n\n", 2);
+    memcpy(both + a_len + 2, b, b_len);
+    return request_need(rd, json_stringn(both, a_len + b_len + 2));
+}
+
 /* Puts text behind the system message, or makes one of it. */
 static void add_to_system(struct serve_reader *rd, const char *text)
 {
@@ -25,20 +38,33 @@ static void add_to_system(struct serve_reader *rd, const char *text)
     const json_t *content = json_object_get(first, "content");
     json_t *whole;
     if (request_is(json_object_get(first, "role"), "system") && json_is_string(content)) {
-        size_t len = json_string_length(content), n = strlen(text);
-        char *both = request_alloc(rd, len + n + 2, 1);
-        if (both == NULL)
-            return;
-        memcpy(both, json_string_value(content), len);
-        memcpy(both + len, "\n\n", 2);
-        memcpy(both + len + 2, text, n);
-        whole = json_stringn(both, len + n + 2);
-        request_set(rd, first, "content", request_need(rd, whole));
+        whole =
+            join(rd, json_string_value(content), json_string_length(content), text, strlen(text));
+        if (whole != NULL)
+            request_set(rd, first, "content", whole);
         return;
     }
     whole = request_need(rd, json_pack("{s:s, s:s}", "role", "system", "content", text));
     if (whole != NULL && json_array_insert_new(list, 0, whole) != 0)
         request_no_memory(rd);
+    rd->r->calls.explained = true;
+}
+
+bool request_explain_to_user(struct serve_reader *rd)
+{
+    json_t *list = json_object_get(rd->r->source.chat, "messages"), *user = json_array_get(list, 1);
+    const json_t *text = json_object_get(json_array_get(list, 0), "content"),
+                 *words = json_object_get(user, "content");
+    if (!rd->r->calls.explained || !request_is(json_object_get(user, "role"), "user") ||
+        !json_is_string(words))
+        return false;
+    rd->r->calls.explained = false;
+    json_t *both = join(rd, json_string_value(text), json_string_length(text),
+                        json_string_value(words), json_string_length(words));
+    if (both != NULL)
+        request_set(rd, user, "content", both);
+    json_array_remove(list, 0);
+    return both != NULL;
 }
 
 static void explain_tools(struct serve_reader *rd)

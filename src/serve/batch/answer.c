@@ -53,6 +53,11 @@ bool serve_batch_token(struct serve_batch_line *line, int32_t i, const pith_answ
     return serve_reply_token(line->reply, i, token, &line->bytes);
 }
 
+bool serve_batch_is_over(const struct serve_batch_line *line, int32_t i, int32_t answer)
+{
+    return serve_reply_is_over(line->reply, i, answer);
+}
+
 bool serve_batch_done(struct serve_batch_line *line, int32_t i, const pith_answer_result *result)
 {
     bool ok = serve_reply_done(line->reply, i, result, &line->bytes);

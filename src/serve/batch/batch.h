@@ -56,6 +56,8 @@ void serve_batch_fail(struct serve_batch_line *line, pith_status status, const c
                       int64_t n_prompt, int64_t n_ctx);
 /* Takes a token, or the end of an answer, of prompt i. False: no memory. */
 bool serve_batch_token(struct serve_batch_line *line, int32_t i, const pith_answer_token *token);
+/* Whether that answer has the only call that it may have, and may end. */
+bool serve_batch_is_over(const struct serve_batch_line *line, int32_t i, int32_t answer);
 bool serve_batch_done(struct serve_batch_line *line, int32_t i, const pith_answer_result *result);
 
 /* The line of the output, once all answers have ended or it failed. The caller frees; NULL: no

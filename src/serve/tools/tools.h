@@ -63,6 +63,7 @@ struct serve_tools_style {
     enum serve_tool_form form;
     const char *think_open; /* "<think>" where the template names no tags */
     const char *think_close;
+    bool plain; /* it names none */
 };
 
 const char *serve_tools_form_name(enum serve_tool_form form);

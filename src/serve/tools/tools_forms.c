@@ -228,7 +228,7 @@ static bool contains(const char *text, size_t len, const char *what)
 
 void serve_tools_style_detect(const char *text, size_t len, struct serve_tools_style *out)
 {
-    *out = (struct serve_tools_style){SERVE_TOOLS_GENERIC, "<think>", "</think>"};
+    *out = (struct serve_tools_style){SERVE_TOOLS_GENERIC, "<think>", "</think>", true};
     for (size_t i = 0; i < PI_LEN(signs); i++) {
         const char *second = signs[i].has[1];
         if (contains(text, len, signs[i].has[0]) &&
@@ -237,10 +237,12 @@ void serve_tools_style_detect(const char *text, size_t len, struct serve_tools_s
             break;
         }
     }
+    out->plain = !contains(text, len, out->think_close);
     for (size_t i = 0; i < PI_LEN(thinking); i++)
         if (contains(text, len, thinking[i].sign)) {
             out->think_open = thinking[i].open;
             out->think_close = thinking[i].close;
+            out->plain = false;
             break;
         }
 }

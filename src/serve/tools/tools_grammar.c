@@ -480,7 +480,13 @@ static pith_status add_calls(struct writer *w, const struct shape *shape, const 
     return some == 0 ? pi_fail(err, PITH_INVALID, "tools: there is none to call") : PITH_OK;
 }
 
-/* REQUIRED: reasoning may come first. */
+/* REQUIRED: whether reasoning may come first. A model of a template that knows none does not think.
+   Its calls may begin as the tag does, and it would go on with the wrong one. */
+static bool may_think(const struct serve_tools_style *style, bool open)
+{
+    return open || !style->plain || style->form == SERVE_TOOLS_GPT_OSS;
+}
+
 static void add_reasoning(struct writer *w, const struct serve_tools_style *style, bool open)
 {
     if (style->form == SERVE_TOOLS_GPT_OSS) {
@@ -520,7 +526,8 @@ static void add_root(struct writer *w, const struct shape *shape,
     bool alone = !required && shape->alone_args != NULL;
     add(w, "root ::= ");
     if (required) {
-        add_reasoning(w, style, options->thinking);
+        if (may_think(style, options->thinking))
+            add_reasoning(w, style, options->thinking);
         add_literal(w, shape->before);
     }
     if (alone) {
@@ -534,7 +541,7 @@ static void add_root(struct writer *w, const struct shape *shape,
     if (!alone || strchr(shape->trigger, '{') == NULL)
         add_marked(w, shape, options);
     add(w, alone ? "\n" GAP_RULE : "\n");
-    if (required)
+    if (required && may_think(style, options->thinking))
         add_text_rules(w, "think",
                        style->form == SERVE_TOOLS_GPT_OSS ? "<|end|>" : style->think_close);
     if (shape->key_open != NULL)
