@@ -8,6 +8,7 @@
 #define _POSIX_C_SOURCE 200809L
 
 #include "budget.h"
+#include "outputs.h"
 #include "ranks.h"
 #include "task.h"
 
@@ -160,6 +161,7 @@ int eval_command_run(void *options, measure_fn *measure)
     check_options(o);
     (void)engine_params(&o->model, &o->memory); /* complains before the model is loaded */
     session_load(&s, &o->model, false);
+    outputs_agree();
     s.task = true;
     s.pairs = o->pairs;
     budget_settle(&s, &o->model, &o->memory, o->asks ? BUDGET_QUESTIONS : BUDGET_TEXTS, o->longest);

@@ -142,7 +142,7 @@ void ranks_agree(const char *what, const void *data, size_t size)
     uint64_t first = sum;
     pith_ranks_tell(&first, sizeof(first));
     if (first != sum)
-        cli_fail("its %s differs from rank 0's", what);
+        cli_fail("its %s is not rank 0's", what);
 }
 
 /* Threads of MPI take no signal that the command waits for. */

@@ -149,7 +149,9 @@ TEST(what_differs_between_ranks_is_said)
     expect_refused(
         "1", SHORT " -p The : -np 1 env PITH_TEMP=2 " PITH_COMMAND_WITH_RANKS " " SHORT " -p The",
         "its options differ from rank 0's");
-    expect_refused("2", SHORT " -f /proc/self/stat", "its prompt differs from rank 0's");
+    expect_refused("2", SHORT " -f /proc/self/stat", "its prompt is not rank 0's");
+    expect_refused("2", "eval perplexity -c 16 -f /proc/self/stat -m " NANO,
+                   "its text is not rank 0's");
 }
 
 /* How fast each computes, and a seed of the clock, which is rank 0's. */
