@@ -8,10 +8,10 @@
 #define _POSIX_C_SOURCE 200809L
 
 #include "budget.h"
+#include "outputs.h"
 #include "ranks.h"
 #include "task.h"
 
-#include <errno.h>
 #include <print.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -68,16 +68,10 @@ static bool is_standard(const char *path)
    there is a result; a file that only the check made is removed again. */
 static void check_output(const char *option, const char *path)
 {
+    pith_error err;
     path = ranks_output(path);
-    if (path == NULL || is_standard(path))
-        return;
-    bool was_there = access(path, F_OK) == 0;
-    FILE *file = fopen(path, "ab");
-    if (file == NULL)
-        cli_fail("%s: cannot write \"%s\": %s", option, path, strerror(errno));
-    fclose(file);
-    if (!was_there)
-        remove(path);
+    if (path != NULL && !is_standard(path) && eval_check_file(path, &err) != PITH_OK)
+        cli_fail("%s: %s", option, err.message);
 }
 
 typedef void print_fn(const json_t *result, struct eval_text *out);
@@ -98,14 +92,10 @@ static bool write_result(print_fn *print, const json_t *result, const char *path
     struct eval_text text = make_text(print, result);
     bool ok = true;
     if (!is_standard(path)) {
-        errno = 0;
-        FILE *file = fopen(ranks_output(path), "wb");
-        ok = file != NULL && fwrite(text.data, 1, text.len, file) == text.len;
-        if (file != NULL)
-            ok = fclose(file) == 0 && ok;
+        pith_error err;
+        ok = eval_write_file(ranks_output(path), &text, &err) == PITH_OK;
         if (!ok)
-            cli_note("cannot write \"%s\": %s; the result goes to standard output", path,
-                     strerror(errno != 0 ? errno : EIO));
+            cli_note("%s; the result goes to standard output", err.message);
     }
     if (!ok || is_standard(path))
         cli_write(text.data, text.len);
@@ -171,6 +161,7 @@ int eval_command_run(void *options, measure_fn *measure)
     check_options(o);
     (void)engine_params(&o->model, &o->memory); /* complains before the model is loaded */
     session_load(&s, &o->model, false);
+    outputs_agree();
     s.task = true;
     s.pairs = o->pairs;
     budget_settle(&s, &o->model, &o->memory, o->asks ? BUDGET_QUESTIONS : BUDGET_TEXTS, o->longest);

@@ -3,12 +3,13 @@
  * ends the command. Rows of option tables say which options write (option.h), and everything else
  * that may name a file counts as read.
  *
- * Invariant: nothing is opened here, so that a refusal changes no file.
+ * Invariant: nothing is opened for writing here, so that a refusal changes no file.
  */
 #define _POSIX_C_SOURCE 200809L
 
 #include "outputs.h"
 
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +17,7 @@
 #include <unistd.h>
 
 #include "io.h"
+#include "ranks.h"
 
 static const struct option_group *all_groups; /* of the running command; NULL: not checked yet */
 static const void *all_values;
@@ -83,6 +85,34 @@ static bool reads(const struct option *o, const char *text, const char *path)
     if (text[0] == '@')
         return outputs_same_file(path, text + 1);
     return names_file(o) && outputs_same_file(path, text);
+}
+
+/* Adds the contents to a sum (FNV-1a). Ranks compare models by themselves. */
+static void add_file(const struct option *o, const char *text, const void *user)
+{
+    uint64_t *sum = (uint64_t *)(uintptr_t)user;
+    struct stat st;
+    uint8_t bytes[4096] = {0};
+    if (o->writes || !names_file(o) || stat(text, &st) != 0 || !S_ISREG(st.st_mode))
+        return;
+    FILE *file = fopen(text, "rb");
+    size_t n = file != NULL ? fread(bytes, 1, sizeof(bytes), file) : 0;
+    while (n > 0 && memcmp(bytes, "GGUF", 4) != 0) {
+        for (size_t i = 0; i < n; i++)
+            *sum = (*sum ^ bytes[i]) * 0x100000001b3u;
+        n = fread(bytes, 1, sizeof(bytes), file);
+    }
+    if (file != NULL)
+        fclose(file);
+}
+
+void outputs_agree(void)
+{
+    uint64_t sum = 0xcbf29ce484222325u;
+    if (!ranks_several() || all_groups == NULL)
+        return;
+    each_text(all_groups, all_values, add_file, &sum);
+    ranks_agree("text", &sum, sizeof(sum));
 }
 
 /* ---- what is written ---- */

@@ -17,6 +17,10 @@ void outputs_check(const struct option_group *groups, const void *values);
    with the first. */
 void outputs_check_input(const char *path);
 
+/* Over ranks: fails on one whose files that options name for reading, but for models, have other
+   contents than rank 0's. All ranks call it. */
+void outputs_agree(void);
+
 /* Whether the command reads this file, by an option or by a path that outputs_check_input had. It
    is for files that are named later than the command line. */
 bool outputs_would_lose(const char *path);

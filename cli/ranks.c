@@ -16,6 +16,8 @@
 #include "io.h"
 #include "pith/ranks.h"
 
+extern char **environ;
+
 #define WAIT_S 3 /* for rank 0, which may be slower to fail */
 
 /* Commands whose results depend on nothing but their options and files, and those in which rank 0
@@ -68,16 +70,96 @@ static void hide_output(void)
         cli_fail("rank %d: its output cannot be put aside", (int)ranks.rank);
 }
 
+/* ---- what ranks have in common ---- */
+
+/* Options that ranks may have for themselves: how fast they compute, and what is rank 0's alone.
+   Of a variable this is what follows PITH_, LLAMA_ARG_ or LLAMA_. */
+static const char *const own[] = {
+    "-t",      "--threads",     "--cpu-level",  "THREADS", "CPU_LEVEL", "HOST",
+    "PORT",    "API_KEY",       "API_KEY_FILE", "QUIET",   "VERBOSE",   "ALIAS",
+    "TIMEOUT", "SSL_CERT_FILE", "SSL_KEY_FILE", "DRAIN",   "HANG",      "CONNECTIONS",
+};
+
+/* Whether the len bytes of name are one of them. */
+static bool is_own(const char *name, size_t len)
+{
+    for (size_t i = 0; i < sizeof(own) / sizeof(own[0]); i++)
+        if (strlen(own[i]) == len && memcmp(own[i], name, len) == 0)
+            return true;
+    return false;
+}
+
+/* Whether an entry of the environment may be an option that all have to have. */
+static bool is_option(const char *entry)
+{
+    static const char *const prefixes[] = {"PITH_", "LLAMA_ARG_", "LLAMA_"};
+    for (size_t i = 0; i < sizeof(prefixes) / sizeof(prefixes[0]); i++) {
+        size_t n = strlen(prefixes[i]);
+        if (strncmp(entry, prefixes[i], n) == 0)
+            return !is_own(entry + n, strcspn(entry + n, "="));
+    }
+    return false;
+}
+
+static int compare_words(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* The command line and variables that must be equal on all ranks; NULL: no memory. The caller frees
+   the list, not the words. */
+static const char **common_words(int argc, char **argv, int32_t *n_word)
+{
+    size_t n_env = 0, n = 0;
+    while (environ[n_env] != NULL)
+        n_env++;
+    const char **words = malloc((n_env + (size_t)argc + 1) * sizeof(*words));
+    if (words == NULL)
+        return NULL;
+    for (int i = 1; i < argc; i++) {
+        size_t len = strcspn(argv[i], "=");
+        if (!is_own(argv[i], len))
+            words[n++] = argv[i];
+        else if (argv[i][len] == '\0')
+            i++; /* its value */
+    }
+    size_t n_argument = n;
+    for (size_t i = 0; i < n_env; i++)
+        if (is_option(environ[i]))
+            words[n++] = environ[i];
+    qsort(words + n_argument, n - n_argument, sizeof(*words), compare_words);
+    *n_word = (int32_t)n;
+    return words;
+}
+
+void ranks_agree(const char *what, const void *data, size_t size)
+{
+    uint64_t sum = 0xcbf29ce484222325u; /* FNV-1a */
+    if (ranks.n_rank == 1)
+        return;
+    for (size_t i = 0; i < size; i++)
+        sum = (sum ^ ((const uint8_t *)data)[i]) * 0x100000001b3u;
+    uint64_t first = sum;
+    pith_ranks_tell(&first, sizeof(first));
+    if (first != sum)
+        cli_fail("its %s is not rank 0's", what);
+}
+
 /* Threads of MPI take no signal that the command waits for. */
 static pith_status start(int argc, char **argv, pith_error *err)
 {
     sigset_t mine, before;
+    int32_t n_word;
+    const char **words = common_words(argc, argv, &n_word);
+    if (words == NULL)
+        cli_fail("no memory for the options");
     sigemptyset(&mine);
     sigaddset(&mine, SIGINT);
     sigaddset(&mine, SIGTERM);
     sigprocmask(SIG_BLOCK, &mine, &before);
-    pith_status status = pith_ranks_start((const char *const *)argv + 1, argc - 1, err);
+    pith_status status = pith_ranks_start(words, n_word, err);
     sigprocmask(SIG_SETMASK, &before, NULL);
+    free(words);
     return status;
 }
 

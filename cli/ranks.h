@@ -45,6 +45,9 @@ int ranks_add(json_t *report);
 /* Whether there are others. */
 bool ranks_several(void);
 
+/* Fails on a rank whose data [size] is not rank 0's; all ranks call it. what: "text". */
+void ranks_agree(const char *what, const void *data, size_t size);
+
 /* On another rank than 0: takes part in rank 0's steps until that ends, and returns true. Its
    scheduler is led. */
 bool ranks_follow(pith_scheduler *scheduler);

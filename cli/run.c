@@ -16,6 +16,7 @@
 #include "draft.h"
 #include "map.h"
 #include "picture.h"
+#include "ranks.h"
 #include "recall.h"
 #include "session.h"
 #include "pith/inspect.h"
@@ -295,6 +296,7 @@ static int generate(const struct run_options *o, struct session *s, const struct
     pith_generate_params_default(&params);
     params.n_predict = o->output.n_predict;
     params.sample = sample_params(&o->sample, &bias);
+    pith_ranks_tell(&params.sample.seed, sizeof(params.sample.seed)); /* it may be the clock's */
     sample_check(&params.sample, s->model);
     pith_grammar *grammar = load_grammar(&o->grammar, s->model);
     params.sample.grammar = grammar;
@@ -390,6 +392,7 @@ static int run(void *options)
     note_bos(o, s.model, &message);
     if (ids.n == 0)
         cli_fail_usage("the prompt is empty, and the model has no token to begin a text with");
+    ranks_agree("prompt", ids.data, (size_t)ids.n * sizeof(*ids.data));
 
     int64_t most = most_tokens(o, ids.n, s.info.n_ctx_train);
     settle(&s, o, most);

@@ -2,7 +2,7 @@
  * text.c - what tasks share and no model is needed for: random numbers, texts under construction,
  * files, intervals, failures.
  */
-#define _POSIX_C_SOURCE 200809L
+#define _XOPEN_SOURCE 700
 
 #include "eval.h"
 
@@ -227,6 +227,13 @@ static bool is_device(const char *path)
     return stat(path, &s) == 0 && !S_ISREG(s.st_mode);
 }
 
+/* The path, links followed, so that a rename replaces none; the caller frees. NULL: no memory. */
+static char *real_path(const char *path)
+{
+    char *real = realpath(path, NULL);
+    return real != NULL ? real : strdup(path);
+}
+
 /* The name that a file has until it is whole; the caller frees. NULL: no memory. */
 static char *temporary_name(const char *path)
 {
@@ -249,7 +256,8 @@ pith_status eval_check_file(const char *path, pith_error *err)
         return eval_fail(err, PITH_IO, "cannot write \"%s\": %s", path, strerror(errno));
     if (exists && !S_ISREG(s.st_mode))
         return PITH_OK;
-    char *name = temporary_name(path);
+    char *real = real_path(path), *name = real != NULL ? temporary_name(real) : NULL;
+    free(real);
     if (name == NULL)
         return eval_fail(err, PITH_NOMEM, "no memory for the name of \"%s\"", path);
     FILE *file = fopen(name, "wbx");
@@ -281,18 +289,21 @@ static bool write_all(const char *name, const char *mode, const struct eval_text
 pith_status eval_write_file(const char *path, const struct eval_text *text, pith_error *err)
 {
     bool device = is_device(path), ok;
-    char *name = device ? NULL : temporary_name(path);
-    if (!device && name == NULL)
+    char *real = real_path(path), *name = real != NULL ? temporary_name(real) : NULL;
+    if (name == NULL) {
+        free(real);
         return eval_fail(err, PITH_NOMEM, "no memory for the name of \"%s\"", path);
+    }
     errno = 0;
     if (device)
         ok = write_all(path, "wb", text);
     else
-        ok = write_all(name, "wbx", text) && rename(name, path) == 0;
+        ok = write_all(name, "wbx", text) && rename(name, real) == 0;
     int why = errno;
     if (!ok && !device)
         remove(name);
     free(name);
+    free(real);
     return ok ? PITH_OK
               : eval_fail(err, PITH_IO, "cannot write \"%s\": %s", path,
                           strerror(why != 0 ? why : EIO));

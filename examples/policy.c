@@ -4,6 +4,8 @@
  * best.
  *
  *     policy MODEL.gguf [TEXT]
+ *
+ * Its own square roots want -lm: cc policy.c $(pkg-config --cflags --libs pith) -lm
  */
 #include <math.h>
 #include <stdio.h>

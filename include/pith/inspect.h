@@ -149,7 +149,8 @@ PITH_API pith_status pith_engine_set_tap(pith_engine *engine, pith_tap_fn *fn, v
                                          pith_error *err);
 
 /* The natural logarithm of a token's probability by a row of logits [n], at temperature 1, summed
-   in double. best (may be NULL) receives whether no token has a larger logit. */
+   in double. best (may be NULL) receives whether no token has a larger logit. -INFINITY, and false,
+   for a token that is not in 0 .. n - 1. */
 PITH_API double pith_logits_logprob(const float *logits, int32_t n, int32_t token, bool *best);
 
 /* Stored keys and values of a lane's entries from .. from + n - 1, in slot order, decoded to f32. k

@@ -118,7 +118,8 @@ typedef bool pith_progress_fn(void *user, double fraction);
 
 typedef struct pith_model_params {
     bool vocab_only;            /* read metadata and tokenizer, no tensors (default false) */
-    int32_t n_thread;           /* threads that prepare weights; 0: all processors (default) */
+    int32_t n_thread;           /* threads that prepare weights, 0 to 1024; 0: all processors
+                                   (default) */
     pith_progress_fn *progress; /* may be NULL; called on the loading thread */
     void *progress_user;
     int32_t n_ctx; /* positions that texts will have at most; 0: the model's trained context
@@ -456,11 +457,11 @@ typedef struct pith_read_chunk {
     uint32_t reserved[8];
 } pith_read_chunk;
 
-/* A read policy of the caller: score [n], how much each entry deserves to be read, never NaN. The
-   rules that every read policy has (budget, sinks, recent, ...) do the rest. It is not asked where
-   they read a lane whole. Called on the thread that evaluates: layers ascend, lanes of a layer come
-   in any order. It must not call the engine or its sequences. Return false to stop: the evaluation
-   fails as CANCELLED and is taken back. */
+/* A read policy of the caller: score [n], how much each entry deserves to be read. NaN counts as
+   lowest. The rules that every read policy has (budget, sinks, recent, ...) do the rest. It is not
+   asked where they read a lane whole. Called on the thread that evaluates: layers ascend, lanes of
+   a layer come in any order. It must not call the engine or its sequences. Return false to stop:
+   the evaluation fails as CANCELLED and is taken back. */
 typedef bool pith_read_score_fn(void *user, const pith_read_chunk *chunk, float *score);
 
 typedef struct pith_engine_params {

@@ -5,8 +5,10 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -164,13 +166,19 @@ pith_status pi_new_file_open(const char *path, struct pi_new_file *file, pith_er
 {
     static atomic_uint n_file;
     struct stat st;
-    char suffix[48];
+    char suffix[48], real[PATH_MAX];
     int n = snprintf(suffix, sizeof(suffix), ".tmp-%ld-%u", (long)getpid(),
                      atomic_fetch_add(&n_file, 1));
-    size_t len = strlen(path);
     *file = (struct pi_new_file){0};
-    if (stat(path, &st) == 0 && !S_ISREG(st.st_mode))
+    bool exists = stat(path, &st) == 0;
+    if (exists && !S_ISREG(st.st_mode))
         return pi_fail(err, PITH_IO, "%s: not a regular file", path);
+    if (exists && lstat(path, &st) == 0 && S_ISLNK(st.st_mode)) {
+        if (realpath(path, real) == NULL)
+            return pi_fail(err, PITH_IO, "%s: cannot follow the link: %s", path, strerror(errno));
+        path = real; /* the rename must not replace the link, which may be /dev/stdout */
+    }
+    size_t len = strlen(path);
     file->path = pi_mem_strndup(PI_MEM_OTHER, path, len);
     file->tmp_path = pi_mem_alloc(PI_MEM_OTHER, len + (size_t)n + 1);
     if (file->path == NULL || file->tmp_path == NULL) {

@@ -56,7 +56,7 @@ struct pi_new_file {
 };
 
 /* IO; a name that stands for something else than a regular file (a device, a directory) is refused,
-   because the rename would replace it. */
+   because the rename would replace it. A symbolic link is followed, and stays. */
 pith_status pi_new_file_open(const char *path, struct pi_new_file *file, pith_error *err);
 /* IO names the reason (a full disk, a lost file system). */
 pith_status pi_new_file_write(struct pi_new_file *file, const void *data, size_t size,

@@ -12,6 +12,9 @@
 /* Bytes between what two threads write: processors fetch cache lines in pairs. */
 #define PI_APART 128
 
+/* The most threads that a caller may ask for. */
+#define PI_THREADS_MOST 1024
+
 /* Does items [begin, end) of a loop; thread is in [0, n_thread) and may index per-thread
    scratch. */
 typedef void pi_job_fn(void *ctx, int64_t begin, int64_t end, int32_t thread);

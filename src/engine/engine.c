@@ -16,7 +16,6 @@
 #include "pith/plan.h"
 
 #define MAX_CHUNK 8192
-#define MAX_THREAD 1024
 
 void pith_engine_params_default(pith_engine_params *out)
 {
@@ -148,7 +147,7 @@ static pith_status make_plan(const pith_model *model, const pith_engine_params *
         params = &defaults;
     if (hp->n_layer == 0)
         return pi_fail(err, PITH_UNSUPPORTED, "the model's file says no shape that Pith can run");
-    PI_TRY(pi_check_range("n_thread", params->n_thread, 0, MAX_THREAD, err));
+    PI_TRY(pi_check_range("n_thread", params->n_thread, 0, PI_THREADS_MOST, err));
     PI_TRY(pi_check_range("chunk", params->chunk, 1, MAX_CHUNK, err));
     PI_TRY(pi_check_range("kv_bytes", params->kv_bytes, 0, INT64_MAX / 2, err));
     PI_TRY(pi_check_range("kv_tokens", params->kv_tokens, 0, INT32_MAX, err));

@@ -388,7 +388,8 @@ static void finish_item(const pith_batch_item *item, struct pi_item_state *state
 
 int32_t pi_batch_rows(const struct pith_model *model, bool in_host, int32_t chunk)
 {
-    int64_t fit = ROWS_BYTES / ((int64_t)model->hp.n_vocab * (int64_t)sizeof(float));
+    int64_t row = (int64_t)model->hp.n_vocab * (int64_t)sizeof(float);
+    int64_t fit = ROWS_BYTES / pi_max(row, 1); /* a file may have no vocabulary */
     int64_t n = in_host ? pi_min(PI_PASS_LOGITS, pi_max(ROWS_LEAST, fit)) : PI_PASS_LOGITS;
     return (int32_t)pi_min(n, chunk);
 }

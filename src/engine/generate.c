@@ -68,6 +68,10 @@ static pith_status flush_text(struct pith_generation *g, pith_stop_reason reason
 double pith_logits_logprob(const float *logits, int32_t n, int32_t token, bool *best)
 {
     const struct pi_vec_kernels *vec = &pi_kernels()->vec;
+    if (best != NULL)
+        *best = false;
+    if (token < 0 || token >= n)
+        return -INFINITY;
     float max = vec->largest(logits, n);
     double sum = vec->exp_sum(logits, n, max);
     if (best != NULL)

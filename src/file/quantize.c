@@ -364,8 +364,7 @@ pith_status pith_quantize(const char *in_path, const char *out_path, const char 
     if (in_path == NULL || out_path == NULL || type == NULL)
         return pi_fail(err, PITH_INVALID,
                        "pith_quantize: in_path, out_path and type must be given");
-    if (n_thread < 0)
-        return pi_fail(err, PITH_INVALID, "n_thread: %" PRId32 " is negative", n_thread);
+    PI_TRY(pi_check_range("n_thread", n_thread, 0, PI_THREADS_MOST, err));
     for (size_t i = 0; i < PI_LEN(targets) && q.target == NULL; i++)
         if (strcasecmp(targets[i].name, type) == 0)
             q.target = &targets[i];

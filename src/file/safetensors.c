@@ -7,12 +7,13 @@
  * It must not know what the arrays mean. The parser is a pure function of its bytes; it trusts
  * nothing, and Jansson, which bounds its own depth, reads the JSON.
  */
-#define _POSIX_C_SOURCE 200809L
+#define _XOPEN_SOURCE 700
 
 #include "file/safetensors.h"
 
 #include <errno.h>
 #include <jansson.h>
+#include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -536,18 +537,24 @@ static pith_status make_header(const struct safetensor *tensor, size_t n_tensor,
 
 /* A new file beside path. */
 struct new_file {
-    const char *path;
-    char *tmp_path; /* owned; NULL when there is nothing to remove */
+    char path[PATH_MAX]; /* links followed */
+    char *tmp_path;      /* owned; NULL when there is nothing to remove */
     FILE *stream;
 };
 
 static pith_status new_file_open(const char *path, struct new_file *f, pith_error *err)
 {
     struct stat st;
-    size_t cap = strlen(path) + 32;
-    *f = (struct new_file){.path = path};
-    if (stat(path, &st) == 0 && !S_ISREG(st.st_mode))
+    bool exists = stat(path, &st) == 0;
+    *f = (struct new_file){.stream = NULL};
+    if (exists && !S_ISREG(st.st_mode))
         return fail(err, PITH_IO, "%s: not a regular file", path);
+    if (strlen(path) >= sizeof(f->path) || (exists && realpath(path, f->path) == NULL))
+        return fail(err, PITH_IO, "%s: the path is too long, or leads nowhere", path);
+    if (!exists)
+        strcpy(f->path, path);
+    path = f->path; /* the rename must not replace a link */
+    size_t cap = strlen(path) + 32;
     f->tmp_path = malloc(cap);
     if (f->tmp_path == NULL)
         return fail(err, PITH_NOMEM, "%s: no memory for the file's name", path);

@@ -6,6 +6,7 @@
 
 #include "base/mem.h"
 #include "base/ranks.h"
+#include "base/threads.h"
 #include "model/host.h"
 #include "model/load.h"
 #include "model/placed.h"
@@ -141,6 +142,7 @@ static pith_status load_both(struct pith_model *m, const char *path,
         if (m->arch != NULL && pi_load_hparams(m, NULL) != PITH_OK)
             free_shape(m);
         load_vocab(&job);
+        m->hp.n_vocab = job.status == PITH_OK ? pi_vocab_size(m->vocab) : 0;
     } else {
         if (m->arch == NULL)
             return refuse_arch(m, path, err);
@@ -190,8 +192,7 @@ pith_status pi_model_load(const char *path, const pith_model_params *params,
         params = &defaults;
     if (path == NULL || out == NULL)
         return pi_fail(err, PITH_INVALID, "pith_model_load: path and out must not be NULL");
-    if (params->n_thread < 0)
-        return pi_fail(err, PITH_INVALID, "n_thread: %d is negative", params->n_thread);
+    PI_TRY(pi_check_range("n_thread", params->n_thread, 0, PI_THREADS_MOST, err));
     if (params->n_ctx < 0)
         return pi_fail(err, PITH_INVALID, "n_ctx: %d is negative", params->n_ctx);
     struct pith_model *m = pi_mem_alloc(PI_MEM_MODEL, sizeof(*m));

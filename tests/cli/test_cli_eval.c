@@ -2,10 +2,13 @@
  * test_cli_eval.c - `pith eval` on the command line: the list of tasks, the files of results, and
  * the messages for faults.
  */
-#define _POSIX_C_SOURCE 200809L
+#define _XOPEN_SOURCE 700
 
 #include <jansson.h>
+#include <signal.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 
 #include "command.h"
 #include "testing.h"
@@ -202,6 +205,31 @@ TEST(a_failure_keeps_the_old_files)
     assert_string_equal(text, "kept");
     fclose(file);
     assert_int_not_equal(access(fresh, F_OK), 0);
+}
+
+/* A result that does not fit leaves the old file whole, and a link leads where it led. */
+TEST(results_replace_whole_files_behind_links)
+{
+    char old[128], link[128], text[16] = "";
+    struct stat s;
+    struct rlimit limit, before;
+    write_file(in_folder("behind.json", old), "kept");
+    assert_int_equal(symlink(old, in_folder("link.json", link)), 0);
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    limit = (struct rlimit){100, before.rlim_max};
+    signal(SIGXFSZ, SIG_IGN); /* the command inherits it */
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    struct said said = command(NULL, EVAL, "-f", TEXT, "--json", link, NULL);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+    expect_status(&said, 1);
+    FILE *file = fopen(old, "rb");
+    assert_int_equal(fread(text, 1, sizeof(text) - 1, file), 4);
+    assert_string_equal(text, "kept");
+    fclose(file);
+    said = command(NULL, EVAL, "-f", TEXT, "--json", link, NULL);
+    expect_status(&said, 0);
+    assert_true(lstat(link, &s) == 0 && S_ISLNK(s.st_mode));
+    assert_true(stat(old, &s) == 0 && s.st_size > 100);
 }
 
 /* A result whose file is full in the end goes to standard output, and the command fails. */

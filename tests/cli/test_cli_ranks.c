@@ -141,3 +141,24 @@ TEST(what_ranks_cannot_do_is_refused_once)
                    "over ranks it is a number of tokens");
     expect_refused("2", "logits -t 1 --ids 1,5 -m nowhere.gguf", "nowhere.gguf");
 }
+
+#define SHORT "run -n 4 --ignore-eos -m " NANO
+
+TEST(what_differs_between_ranks_is_said)
+{
+    expect_refused(
+        "1", SHORT " -p The : -np 1 env PITH_TEMP=2 " PITH_COMMAND_WITH_RANKS " " SHORT " -p The",
+        "its options differ from rank 0's");
+    expect_refused("2", SHORT " -f /proc/self/stat", "its prompt is not rank 0's");
+    expect_refused("2", "eval perplexity -c 16 -f /proc/self/stat -m " NANO,
+                   "its text is not rank 0's");
+}
+
+/* How fast each computes, and a seed of the clock, which is rank 0's. */
+TEST(threads_may_differ_and_a_seed_is_one)
+{
+    struct said s = over(
+        "1", SHORT " -s -1 -t 1 -p The : -np 1 env PITH_CPU_LEVEL=scalar " PITH_COMMAND_WITH_RANKS
+                   " " SHORT " -s -1 -t 2 -p The");
+    expect_status(&s, 0);
+}

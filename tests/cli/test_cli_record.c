@@ -6,6 +6,7 @@
 
 #include <jansson.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "testing.h"
@@ -75,6 +76,18 @@ TEST(a_recording_is_replayed)
     assert_string_equal(json_string_value(json_object_get(json_array_get(list, 1), "policy")),
                         "streaming:budget=10,slack=4, read quoka:budget=6,gate=1");
     json_decref(result);
+}
+
+TEST(a_link_leads_where_it_led)
+{
+    char file[128], link[128];
+    struct stat st;
+    write_file(in_folder("behind.safetensors", file), "old");
+    assert_int_equal(symlink(file, in_folder("link.safetensors", link)), 0);
+    struct said s = command(NULL, RUN, "--record", link, NULL);
+    expect_status(&s, 0);
+    assert_true(lstat(link, &st) == 0 && S_ISLNK(st.st_mode));
+    assert_true(stat(file, &st) == 0 && st.st_size > 100);
 }
 
 TEST(fails_with_one_sentence)

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs the build into an empty folder, moves it, and builds examples/simple.c against it, by
-# pkg-config and by find_package; both programs and the installed command must run.
+# Installs the build into an empty folder, moves it, and builds the examples against it by
+# pkg-config, and simple.c by find_package; programs and the installed command must run.
 #
 # usage: test_install.sh SOURCE BUILD COMPILER [FLAGS]
 set -eu
@@ -34,9 +34,11 @@ fi
 echo "pkg-config"
 PKG_CONFIG_PATH=$(dirname "$(find "$prefix" -name pith.pc)")
 export PKG_CONFIG_PATH
-# shellcheck disable=SC2046,SC2086
-"$compiler" -std=c99 $flags $(pkg-config --cflags pith) "$source/examples/simple.c" \
-    $(pkg-config --libs pith) -o "$work/simple"
+for name in simple batch policy; do
+    # shellcheck disable=SC2046,SC2086
+    "$compiler" -std=c99 $flags $(pkg-config --cflags pith) "$source/examples/$name.c" \
+        $(pkg-config --libs pith) -lm -o "$work/$name"
+done
 
 echo "find_package"
 mkdir "$work/project"

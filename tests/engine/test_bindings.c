@@ -177,6 +177,9 @@ static void pulls_what_is_pushed(const pith_draft_params *draft)
         assert_true(logprob <= 0.0 && logprob > -50.0);
         n++;
     }
+    bool best = true;
+    assert_true(pith_logits_logprob(pith_seq_logits(pulled), info.n_vocab, -1, &best) < -1e30);
+    assert_false(best);
     assert_int_equal(token.reason, PITH_STOP_LENGTH);
     pith_generation_result(g, &other);
     assert_int_equal(other.n_generated, n);

@@ -349,6 +349,14 @@ TEST(a_process_has_its_weights_and_the_buffers_of_a_pass)
     assert_true(many - one >= 64 * row && many - one < 64 * row + 33 * 65536);
     assert_int_equal(drafting - one, 15 * row);
     assert_int_equal(pith_answers_bytes(model, NULL, -1, 0, &one, &err), PITH_INVALID);
+    pith_model *head = NULL;
+    pith_model_params params;
+    pith_model_params_default(&params);
+    params.vocab_only = true;
+    check(pith_model_load(MODEL, &params, &head, &err), &err);
+    check(pith_answers_bytes(head, NULL, 1, 8, &one, &err), &err);
+    assert_int_equal(one, drafting);
+    pith_model_free(head);
     /* Without a model it is what there is now: two models do not count that twice. */
     int64_t now;
     check(pith_process_bytes(NULL, NULL, &now, &err), &err);

@@ -101,6 +101,9 @@ TEST(the_context_chooses_rope_factors)
     params.n_ctx = -1;
     assert_int_equal(pith_model_load(in_folder("model.gguf"), &params, &other, &err), PITH_INVALID);
     assert_string_equal(err.message, "n_ctx: -1 is negative");
+    params.n_thread = INT32_MAX;
+    assert_int_equal(pith_model_load(in_folder("model.gguf"), &params, &other, &err), PITH_INVALID);
+    assert_string_equal(err.message, "n_thread: 2147483647 is not in 0..1024");
 }
 
 TEST(refuses_tensors_that_nothing_reads)

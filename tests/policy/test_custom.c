@@ -375,6 +375,30 @@ TEST(a_chunk_has_its_queries)
     pith_engine_free(e);
 }
 
+static bool score_no_numbers(void *user, const pith_read_chunk *c, float *score)
+{
+    (void)user;
+    for (int32_t i = 0; i < c->n; i++)
+        score[i] = NAN;
+    return true;
+}
+
+TEST(scores_that_are_no_numbers_are_lowest)
+{
+    struct asked a = {.by = BY_POSITION};
+    pith_engine_params p = asking(&a);
+    pith_engine *e = NULL;
+    p.read = "custom:" READS "budget=64";
+    p.read_score = score_no_numbers;
+    check(pith_engine_create(model, &p, &e, &err), &err);
+    pith_seq *seq = seq_make(e);
+    eval(seq, 0, 200);
+    for (int32_t i = 0; i < info.n_vocab; i++)
+        assert_true(isfinite(pith_seq_logits(seq)[i]));
+    pith_seq_free(seq);
+    pith_engine_free(e);
+}
+
 TEST(a_read_policy_can_stop_an_evaluation_which_is_taken_back)
 {
     struct asked a = {.by = BY_POSITION, .stop_at = 2};

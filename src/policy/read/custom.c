@@ -7,6 +7,8 @@
  * evaluating thread alone. Once it has returned false it is not called again in the evaluation,
  * which the engine ends behind the pass (read_stopped).
  */
+#include <math.h>
+
 #include "base/mem.h"
 #include "policy/read/read.h"
 #include "policy/rows.h"
@@ -123,8 +125,8 @@ static void score(const void *params, const struct read_view *view, const struct
                                 .v = p->values ? w.v : NULL};
         *has_stopped = !p->fn(p->user, &seen, out);
     }
-    if (*has_stopped)
-        memset(out, 0, (size_t)c->n * sizeof(*out));
+    for (int32_t i = 0; i < c->n; i++) /* a NaN has no place in an order */
+        out[i] = *has_stopped ? 0.0f : isnan(out[i]) ? -INFINITY : out[i];
 }
 
 const struct read_policy read_custom = {
