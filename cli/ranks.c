@@ -75,9 +75,10 @@ static void hide_output(void)
 /* Options that ranks may have for themselves: how fast they compute, and what is rank 0's alone.
    Of a variable this is what follows PITH_, LLAMA_ARG_ or LLAMA_. */
 static const char *const own[] = {
-    "-t",      "--threads",     "--cpu-level",  "THREADS", "CPU_LEVEL", "HOST",
-    "PORT",    "API_KEY",       "API_KEY_FILE", "QUIET",   "VERBOSE",   "ALIAS",
-    "TIMEOUT", "SSL_CERT_FILE", "SSL_KEY_FILE", "DRAIN",   "HANG",      "CONNECTIONS",
+    "-t",      "--threads", "--cpu-level", "THREADS",       "CPU_LEVEL",
+    "HOST",    "PORT",      "API_KEY",     "API_KEY_FILE",  "QUIET",
+    "VERBOSE", "ALIAS",     "TIMEOUT",     "SSL_CERT_FILE", "SSL_KEY_FILE",
+    "DRAIN",   "HANG",      "CONNECTIONS", "CACHE", /* of llama.cpp */
 };
 
 /* Whether the len bytes of name are one of them. */
