@@ -533,6 +533,47 @@ TEST(tells_of_tools_in_the_users_message_where_no_other_may_stand)
 
 /* ---- the form of an answer ---- */
 
+#define SUB "{\"type\":\"function\",\"function\":{\"name\":\"sub\"}}"
+
+TEST(allowed_tools_are_as_if_they_alone_were_given)
+{
+    static const char both[] = "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"add\"}},"
+                               "{\"type\":\"function\",\"function\":{\"name\":\"sub\"}}]",
+                      flat[] = "\"tools\":[{\"type\":\"function\",\"name\":\"add\"},{\"type\":"
+                               "\"function\",\"name\":\"sub\"}]";
+    static const struct {
+        enum serve_api api;
+        const char *tools, *choice, *message; /* message: NULL: it is right */
+    } cases[] = {
+        {SERVE_CHAT, both, "{\"mode\":\"auto\",\"tools\":[" SUB "]}", NULL},
+        {SERVE_CHAT, both, "{\"mode\":\"required\",\"tools\":[" SUB "]}", NULL},
+        {SERVE_CHAT, both, "{\"mode\":\"none\",\"tools\":[" SUB "]}",
+         "tool_choice.allowed_tools.mode: \"none\" is not one of auto and required"},
+        {SERVE_CHAT, both, "{\"mode\":\"auto\",\"tools\":[]}",
+         "tool_choice.allowed_tools.tools: must be an array of tools"},
+        {SERVE_CHAT, both, "{\"mode\":\"auto\",\"tools\":[" SUB ",1]}",
+         "tool_choice.allowed_tools.tools[1].function.name: is missing"},
+        {SERVE_CHAT, TOOL, "{\"mode\":\"auto\",\"tools\":[" SUB "]}",
+         "tool_choice.allowed_tools.tools[0].function.name: \"sub\" is none of 1 tools"},
+        {SERVE_RESPONSES, flat, "\"auto\",\"tools\":[{\"type\":\"function\",\"name\":\"sub\"}]",
+         NULL},
+        {SERVE_RESPONSES, flat, "\"auto\",\"tools\":[{\"type\":\"function\",\"name\":\"mul\"}]",
+         "tool_choice.tools[0].name: \"mul\" is none of 2 tools"},
+    };
+    char body[1024];
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        bool chat = cases[i].api == SERVE_CHAT;
+        snprintf(body, sizeof(body),
+                 "{%s,%s,\"tool_choice\":{\"type\":\"allowed_tools\",\"%s\":%s}}",
+                 chat ? HI : "\"input\":\"Hi\"", cases[i].tools, chat ? "allowed_tools" : "mode",
+                 cases[i].choice);
+        if (cases[i].message == NULL)
+            expect_prompt(cases[i].api, body, "Tsub;[user:Hi]>");
+        else
+            expect_fault(cases[i].api, body, 400, cases[i].message);
+    }
+}
+
 TEST(makes_grammars_of_formats)
 {
     static const char *const good[] = {
@@ -543,6 +584,8 @@ TEST(makes_grammars_of_formats)
         "\"grammar\":\"root ::= \\\"yes\\\" | \\\"no\\\"\"",
         TOOL ",\"tool_choice\":\"required\"",
         TOOL ",\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"add\"}}",
+        "\"tools\":[" SUB "],\"tool_choice\":{\"type\":\"allowed_tools\",\"allowed_tools\":{"
+        "\"mode\":\"required\",\"tools\":[" SUB "]}}",
         "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"add\",\"strict\":true,"
         "\"parameters\":{\"type\":\"object\",\"properties\":{\"a\":{\"$ref\":\"#/$defs/n\"}},"
         "\"$defs\":{\"n\":{\"type\":\"integer\"}}}}},{\"type\":\"function\",\"function\":{"

@@ -221,6 +221,27 @@ static void read_input(struct serve_reader *rd, const json_t *body, json_t *out)
 
 /* ---- tools and format ---- */
 
+/* A function that is named, in a chat's form. */
+static json_t *chat_name(const json_t *named)
+{
+    return json_pack("{s:O*, s:{s:O*}}", "type", request_get(named, "type"), "function", "name",
+                     request_get(named, "name"));
+}
+
+/* A choice that is an object, in a chat's form; NULL: no memory. */
+static json_t *chat_choice(struct serve_reader *rd, const json_t *choice)
+{
+    const json_t *tools = request_get(choice, "tools"), *type = request_get(choice, "type");
+    if (!request_is(type, "allowed_tools"))
+        return chat_name(choice);
+    json_t *list = request_need(rd, json_array());
+    for (size_t i = 0; list != NULL && i < json_array_size(tools) && !request_is_bad(rd); i++)
+        if (request_is(request_get(json_array_get(tools, i), "type"), "function"))
+            request_append(rd, list, chat_name(json_array_get(tools, i)));
+    return json_pack("{s:s, s:{s:O*, s:o*}}", "type", "allowed_tools", "allowed_tools", "mode",
+                     request_get(choice, "mode"), "tools", list);
+}
+
 static void read_tools(struct serve_reader *rd, const json_t *body, json_t *out)
 {
     char where[64];
@@ -246,9 +267,7 @@ static void read_tools(struct serve_reader *rd, const json_t *body, json_t *out)
     if (list != NULL)
         request_set(rd, out, "tools", list);
     if (json_is_object(choice))
-        request_set(rd, out, "tool_choice",
-                    json_pack("{s:O*, s:{s:O*}}", "type", request_get(choice, "type"), "function",
-                              "name", request_get(choice, "name")));
+        request_set(rd, out, "tool_choice", chat_choice(rd, choice));
     else if (choice != NULL)
         request_set(rd, out, "tool_choice", json_incref(choice));
 }

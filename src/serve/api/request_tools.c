@@ -28,49 +28,88 @@ static void check_tool(struct serve_reader *rd, size_t i, const json_t *tool)
         request_wrong_type(rd, where, parameters, "an object");
 }
 
-static const json_t *find_tool(const json_t *tools, const char *name)
+static const char *name_of(const json_t *tool)
 {
-    size_t i;
-    json_t *tool;
-    json_array_foreach(
-        (json_t *)tools, i,
-        tool) if (request_is(json_object_get(json_object_get(tool, "function"), "name"),
-                             name)) return tool;
+    return json_string_value(request_get(request_get(tool, "function"), "name"));
+}
+
+static json_t *find_tool(const json_t *tools, const char *name)
+{
+    for (size_t i = 0; i < json_array_size(tools); i++) {
+        json_t *tool = json_array_get(tools, i);
+        if (request_is(request_get(request_get(tool, "function"), "name"), name))
+            return tool;
+    }
     return NULL;
 }
 
-/* {"type": "function", "function": {"name"}}: this one, and no other. Other APIs have the name
-   beside the type. */
-static void read_named(struct serve_reader *rd, const json_t *choice, const json_t *tools)
+/* The given tool that {"type": "function", "function": {"name"}} names; NULL: none, which is a
+   fault. Other APIs have the name beside the type. */
+static json_t *named_tool(struct serve_reader *rd, const char *at, const json_t *choice,
+                          const json_t *tools)
 {
-    static const char *const types[] = {"function", NULL};
     bool other =
         rd->r->api == SERVE_MESSAGES || rd->r->api == SERVE_COUNT || rd->r->api == SERVE_RESPONSES;
-    const char *where = other ? "tool_choice.name" : "tool_choice.function.name";
-    const json_t *type = request_get(choice, "type");
     const json_t *name = request_get(request_get(choice, "function"), "name");
-    char buf[SERVE_SHOW];
-    if (type != NULL && request_word(rd, "tool_choice", "tool_choice.type", type, types) < 0)
-        return;
+    char where[96], buf[SERVE_SHOW];
+    snprintf(where, sizeof(where), "%s%s", at, other ? ".name" : ".function.name");
     const char *text = request_string(rd, "tool_choice", where, name);
-    if (text == NULL)
-        return;
-    if (find_tool(tools, text) == NULL)
+    json_t *tool = text != NULL ? find_tool(tools, text) : NULL;
+    if (text != NULL && tool == NULL)
         SERVE_FAULT(rd, "tool_choice", "%s: %s is none of %zu tools", where,
                     request_show(rd, name, buf), json_array_size(tools));
-    rd->r->calls.choice = SERVE_CHOICE_REQUIRED;
-    rd->r->calls.name = text;
+    return tool;
 }
 
-static void read_choice(struct serve_reader *rd, const json_t *choice, const json_t *tools)
+/* {"type": "allowed_tools", "allowed_tools": {"mode", "tools"}}: as if these were all tools.
+   Responses have both beside the type. Returns them in the order that they were given in, for the
+   caller; NULL: no memory. */
+static json_t *read_allowed(struct serve_reader *rd, const json_t *choice, json_t *tools)
+{
+    static const char *const modes[] = {"auto", "required", NULL};
+    static const enum serve_choice choices[] = {SERVE_CHOICE_AUTO, SERVE_CHOICE_REQUIRED};
+    const json_t *allowed = request_get(choice, "allowed_tools"),
+                 *names = request_get(allowed, "tools");
+    const char *at = rd->r->api == SERVE_RESPONSES ? "tool_choice" : "tool_choice.allowed_tools";
+    json_t *chosen = request_need(rd, json_array());
+    char where[64];
+    snprintf(where, sizeof(where), "%s.mode", at);
+    int mode = request_word(rd, "tool_choice", where, request_get(allowed, "mode"), modes);
+    if (mode >= 0)
+        rd->r->calls.choice = choices[mode];
+    if (!request_is_bad(rd) && json_array_size(names) == 0)
+        SERVE_FAULT(rd, "tool_choice", "%s.tools: must be an array of tools", at);
+    for (size_t i = 0; i < json_array_size(names) && !request_is_bad(rd); i++) {
+        snprintf(where, sizeof(where), "%s.tools[%zu]", at, i);
+        (void)named_tool(rd, where, json_array_get(names, i), tools);
+    }
+    for (size_t i = 0; i < json_array_size(tools) && !request_is_bad(rd); i++) {
+        json_t *tool = json_array_get(tools, i);
+        if (find_tool(names, name_of(tool)) != NULL)
+            request_append(rd, chosen, json_incref(tool));
+    }
+    return chosen;
+}
+
+/* A choice that is an object. The tools that may be called, for the caller; NULL: no memory. */
+static json_t *read_some(struct serve_reader *rd, const json_t *choice, json_t *tools)
+{
+    static const char *const types[] = {"function", "allowed_tools", NULL};
+    const json_t *type = request_get(choice, "type");
+    int i = type != NULL ? request_word(rd, "tool_choice", "tool_choice.type", type, types) : 0;
+    if (i == 1)
+        return read_allowed(rd, choice, tools);
+    const json_t *tool = i == 0 ? named_tool(rd, "tool_choice", choice, tools) : NULL;
+    if (tool != NULL) {
+        rd->r->calls.choice = SERVE_CHOICE_REQUIRED;
+        rd->r->calls.name = name_of(tool);
+    }
+    return json_incref(tools);
+}
+
+static void read_word(struct serve_reader *rd, const json_t *choice, const json_t *tools)
 {
     static const char *const words[] = {"auto", "none", "required", NULL};
-    if (choice == NULL)
-        return;
-    if (json_is_object(choice)) {
-        read_named(rd, choice, tools);
-        return;
-    }
     int i = request_word(rd, "tool_choice", "tool_choice", choice, words);
     if (i >= 0)
         rd->r->calls.choice = (enum serve_choice)i;
@@ -80,7 +119,7 @@ static void read_choice(struct serve_reader *rd, const json_t *choice, const jso
 
 void request_read_tools(struct serve_reader *rd, const json_t *body)
 {
-    json_t *tools = request_get(body, "tools");
+    json_t *tools = request_get(body, "tools"), *choice = request_get(body, "tool_choice");
     const json_t *parallel = request_get(body, "parallel_tool_calls");
     size_t n = json_array_size(tools);
     if (tools != NULL && !json_is_array(tools))
@@ -92,10 +131,15 @@ void request_read_tools(struct serve_reader *rd, const json_t *body)
     if (parallel != NULL && !json_is_boolean(parallel))
         request_wrong_type(rd, "parallel_tool_calls", parallel, "true or false");
     rd->r->calls.one = json_is_false(parallel);
-    if (!request_is_bad(rd))
-        read_choice(rd, request_get(body, "tool_choice"), tools);
-    if (n == 0 || rd->r->calls.choice == SERVE_CHOICE_NONE || request_is_bad(rd))
+    if (choice != NULL && !json_is_object(choice) && !request_is_bad(rd))
+        read_word(rd, choice, tools);
+    if (request_is_bad(rd))
         return;
+    tools = json_is_object(choice) ? read_some(rd, choice, tools) : json_incref(tools);
+    if (n == 0 || rd->r->calls.choice == SERVE_CHOICE_NONE || request_is_bad(rd)) {
+        json_decref(tools);
+        return;
+    }
     rd->r->calls.tools = tools;
-    request_set(rd, rd->r->source.chat, "tools", json_incref(tools));
+    request_set(rd, rd->r->source.chat, "tools", tools);
 }
