@@ -8,6 +8,7 @@
 #define _POSIX_C_SOURCE 200809L
 
 #include "batch_file.h"
+#include "hash.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -62,10 +63,7 @@ static void fail_as_a_whole(const struct batch_input *in, const struct serve_bat
 /* The shard of a custom_id: FNV-1a, mixed by SplitMix64's end, so that all its bits count. */
 static int64_t shard_of(const char *name, int64_t n)
 {
-    uint64_t z = 0xcbf29ce484222325u;
-    for (; *name != '\0'; name++)
-        z = (z ^ (uint8_t)*name) * 0x100000001b3u;
-    return (int64_t)(batch_mix(z) % (uint64_t)n);
+    return (int64_t)(batch_mix(cli_hash(CLI_HASH_EMPTY, name, strlen(name))) % (uint64_t)n);
 }
 
 static void note_name(struct batch_input *in, struct batch_item *item, const char *name)

@@ -16,6 +16,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "hash.h"
 #include "io.h"
 #include "ranks.h"
 
@@ -87,10 +88,10 @@ static bool reads(const struct option *o, const char *text, const char *path)
     return names_file(o) && outputs_same_file(path, text);
 }
 
-/* Adds the contents to a sum (FNV-1a). Ranks compare models by themselves. */
+/* Adds the contents to a hash. Ranks compare models by themselves. */
 static void add_file(const struct option *o, const char *text, const void *user)
 {
-    uint64_t *sum = (uint64_t *)(uintptr_t)user;
+    uint64_t *hash = (uint64_t *)(uintptr_t)user;
     struct stat st;
     uint8_t bytes[4096] = {0};
     if (o->writes || !names_file(o) || stat(text, &st) != 0 || !S_ISREG(st.st_mode))
@@ -98,8 +99,7 @@ static void add_file(const struct option *o, const char *text, const void *user)
     FILE *file = fopen(text, "rb");
     size_t n = file != NULL ? fread(bytes, 1, sizeof(bytes), file) : 0;
     while (n > 0 && memcmp(bytes, "GGUF", 4) != 0) {
-        for (size_t i = 0; i < n; i++)
-            *sum = (*sum ^ bytes[i]) * 0x100000001b3u;
+        *hash = cli_hash(*hash, bytes, n);
         n = fread(bytes, 1, sizeof(bytes), file);
     }
     if (file != NULL)
@@ -108,11 +108,11 @@ static void add_file(const struct option *o, const char *text, const void *user)
 
 void outputs_agree(void)
 {
-    uint64_t sum = 0xcbf29ce484222325u;
+    uint64_t hash = CLI_HASH_EMPTY;
     if (!ranks_several() || all_groups == NULL)
         return;
-    each_text(all_groups, all_values, add_file, &sum);
-    ranks_agree("text", &sum, sizeof(sum));
+    each_text(all_groups, all_values, add_file, &hash);
+    ranks_agree("text", &hash, sizeof(hash));
 }
 
 /* ---- what is written ---- */

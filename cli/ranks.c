@@ -13,6 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "hash.h"
 #include "io.h"
 #include "pith/ranks.h"
 
@@ -135,12 +136,9 @@ static const char **common_words(int argc, char **argv, int32_t *n_word)
 
 void ranks_agree(const char *what, const void *data, size_t size)
 {
-    uint64_t sum = 0xcbf29ce484222325u; /* FNV-1a */
     if (ranks.n_rank == 1)
         return;
-    for (size_t i = 0; i < size; i++)
-        sum = (sum ^ ((const uint8_t *)data)[i]) * 0x100000001b3u;
-    uint64_t first = sum;
+    uint64_t sum = cli_hash(CLI_HASH_EMPTY, data, size), first = sum;
     pith_ranks_tell(&first, sizeof(first));
     if (first != sum)
         cli_fail("its %s is not rank 0's", what);
