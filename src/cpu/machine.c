@@ -1,7 +1,9 @@
 /*
  * machine.c - what this machine can do, measured: read and copy bandwidth of memory, peak
  * arithmetic of the kernel level in use. It owns the measuring buffers for the time of the call.
- * Each figure is the best of several rounds: disturbances only ever slow a round down.
+ * Each figure is the best of several rounds: disturbances only ever slow a round down. Large caches
+ * ask for a large buffer, whose rounds take long. There are fewer then, as `pith plan` waits for
+ * them.
  */
 #include <math.h>
 #include <unistd.h>
@@ -15,7 +17,9 @@
 #include "cpu/unrolled.h"
 #include "pith/inspect.h"
 
-#define N_ROUND 8
+#define N_ROUND 8           /* at most */
+#define ROUNDS_LEAST 3      /* however long they take */
+#define ROUNDS_TIME_S 0.1   /* after which no further round begins */
 #define READ_AHEAD_LINES 64 /* into the first level of cache */
 #define READ_AHEAD_FAR 128  /* into the second */
 #define PROBE_STEPS 2000000
@@ -75,6 +79,14 @@ double pi_machine_read(const void *buffer, size_t size, int32_t n_thread)
     return (double)size / fmin(middle - start, pi_time_s() - middle);
 }
 
+/* Gives each page of the buffer memory of its own, near the processor that will read it. */
+static void fill_lines(void *ctx, int64_t begin, int64_t end, int32_t thread)
+{
+    struct measure *m = ctx;
+    (void)thread;
+    memset(m->buffer + begin * 64, 1, (size_t)(end - begin) * 64);
+}
+
 static void copy_lines(void *ctx, int64_t begin, int64_t end, int32_t thread)
 {
     struct measure *m = ctx;
@@ -96,14 +108,15 @@ static void probe(void *ctx, int64_t begin, int64_t end, int32_t thread)
 static double best_rate(struct measure *m, pi_job_fn *work, int64_t n, double units,
                         int32_t n_thread)
 {
-    double best = 0.0;
-    for (int32_t round = 0; round < N_ROUND; round++) {
+    double best = 0.0, total = 0.0;
+    for (int32_t i = 0; i < N_ROUND && (i < ROUNDS_LEAST || total < ROUNDS_TIME_S); i++) {
         double start = pi_time_s();
         pi_parallel_ranges(n_thread, n, work, m);
         double seconds = pi_time_s() - start;
         double done = units;
-        for (int64_t i = 0; units == 0.0 && i < n; i++)
-            done += (double)m->result[i];
+        total += seconds;
+        for (int64_t k = 0; units == 0.0 && k < n; k++)
+            done += (double)m->result[k];
         if (done > best * seconds)
             best = done / seconds;
     }
@@ -142,7 +155,7 @@ pith_status pith_machine_measure(int32_t n_thread, pith_machine *out, pith_error
         const struct pi_kernels *cpu = pi_kernels();
         pith_machine machine = {.n_thread = n_thread};
         int64_t n_line = (int64_t)(m.size / 64);
-        memset(m.buffer, 1, m.size); /* real pages, not the shared page of zeros */
+        pi_parallel_ranges(n_thread, n_line, fill_lines, &m); /* not the shared page of zeros */
         machine.read_bytes_per_s = fmax(best_rate(&m, read_near, n_line, (double)m.size, n_thread),
                                         best_rate(&m, read_far, n_line, (double)m.size, n_thread));
         machine.copy_bytes_per_s = best_rate(&m, copy_lines, n_line / 2, (double)m.size, n_thread);

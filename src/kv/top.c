@@ -2,8 +2,9 @@
  * top.c - the highest of many scores, by counting. It must not know the source of the scores.
  *
  * Scores become unsigned numbers of the same order. Histograms count their highest 11 bits, then
- * the next 11, then the last 10. Each histogram tells which bin the k-th highest number lies in.
- * Where k is small, a sample estimates a lower bound first, and only scores above it are looked at:
+ * the next 11, then the last 10. Each histogram tells which bin the k-th highest number lies in. Of
+ * few numbers 8 bits are counted at a time, since walking over bins would take longest there. Where
+ * k is small, a sample estimates a lower bound first, and only scores above it are looked at:
  * mostly a few per cent. Invariant: the chosen slots depend on the scores alone, not on the way of
  * choosing.
  */
@@ -15,18 +16,14 @@
 #include "cpu/kernels.h"
 
 enum {
-    BINS = 2048,
-    ROUNDS = 3,
+    BITS = 11,
+    BINS = 1 << BITS,
+    FEW_BITS = 8,
+    FEW = 512,          /* numbers below which FEW_BITS are counted at a time */
     SAMPLE = 1024,      /* scores of a sample */
     SAMPLE_FROM = 4096, /* scores from which on one is drawn */
     SLACK = 16,         /* entries that at_least may write beyond its result */
 };
-
-/* Which bits of a number a round counts. */
-static const struct {
-    int32_t shift;
-    uint32_t mask;
-} rounds[ROUNDS] = {{21, 0x7ff}, {10, 0x7ff}, {0, 0x3ff}};
 
 /* One call's working memory, parts of the caller's scratch. */
 struct work {
@@ -68,10 +65,12 @@ static inline float score_of(uint32_t key)
 static uint32_t find_kth(uint32_t *key, int32_t n, int32_t k, uint32_t *count, int32_t *n_equal)
 {
     uint32_t found = 0;
-    for (int32_t r = 0; r < ROUNDS; r++) {
-        int32_t shift = rounds[r].shift, n_left = 0;
-        uint32_t mask = rounds[r].mask, bin = mask;
-        memset(count, 0, BINS * sizeof(*count));
+    int32_t bits = n < FEW ? FEW_BITS : BITS;
+    for (int32_t shift = 32; shift > 0;) {
+        int32_t width = (int32_t)pi_min(bits, shift), n_left = 0;
+        uint32_t mask = ((uint32_t)1 << width) - 1, bin = mask;
+        shift -= width;
+        memset(count, 0, ((size_t)mask + 1) * sizeof(*count));
         for (int32_t i = 0; i < n; i++)
             count[key[i] >> shift & mask]++;
         for (; (int32_t)count[bin] < k; bin--)

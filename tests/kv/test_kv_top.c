@@ -92,7 +92,7 @@ static float draw(int kind, int32_t i, int32_t n, uint64_t *rng)
 
 TEST(finds_the_highest_as_a_sort_does)
 {
-    const int32_t sizes[] = {1, 2, 15, 16, 17, 63, 1000, 4095, 4096, 5003, MOST};
+    const int32_t sizes[] = {1, 2, 15, 16, 17, 63, 511, 512, 1000, 4095, 4096, 5003, MOST};
     uint64_t rng = 1;
     for (size_t s = 0; s < sizeof(sizes) / sizeof(sizes[0]); s++)
         for (int kind = 0; kind < 8; kind++) {

@@ -142,11 +142,20 @@ void kv_columns_write(const struct kv_cache *cache, const struct kv_class *kind,
 
 /* ---- reading ---- */
 
+/* Elements have 2 or 4 bytes. A length that the compiler knows makes no call of memcpy. */
+static inline void copy_element(uint8_t *to, const uint8_t *from, size_t size)
+{
+    if (size == sizeof(uint16_t))
+        memcpy(to, from, sizeof(uint16_t));
+    else
+        memcpy(to, from, sizeof(uint32_t));
+}
+
 /* Copies n elements of one entry, which lie page_len elements apart. */
 static void take_column(const uint8_t *from, int32_t page_len, int32_t n, size_t size, uint8_t *to)
 {
     for (int32_t i = 0; i < n; i++)
-        memcpy(to + (size_t)i * size, from + (size_t)i * (size_t)page_len * size, size);
+        copy_element(to + (size_t)i * size, from + (size_t)i * (size_t)page_len * size, size);
 }
 
 void kv_columns_get(const struct kv_plane *plane, const uint8_t *page, int32_t page_len,
@@ -162,7 +171,7 @@ void kv_columns_put(const struct kv_plane *plane, uint8_t *page, int32_t page_le
     size_t size = plane->element;
     uint8_t *to = page + plane->at + (size_t)slot * size;
     for (int32_t i = 0; i < count_elements(plane); i++)
-        memcpy(to + (size_t)i * (size_t)page_len * size, row + (size_t)i * size, size);
+        copy_element(to + (size_t)i * (size_t)page_len * size, row + (size_t)i * size, size);
 }
 
 void kv_columns_read(const struct kv_cache *cache, const struct kv_class *kind, const uint8_t *page,
