@@ -200,11 +200,11 @@ static int64_t read_kib(const char *path, const char *name)
 static int64_t left_of_process(int limit, const char *used)
 {
     struct rlimit most;
-    int64_t bytes = read_kib("/proc/self/status", used);
-    if (bytes < 0 || getrlimit(limit, &most) != 0 || most.rlim_cur == RLIM_INFINITY ||
+    if (getrlimit(limit, &most) != 0 || most.rlim_cur == RLIM_INFINITY ||
         most.rlim_cur > (rlim_t)INT64_MAX)
         return INT64_MAX;
-    return pi_max(0, (int64_t)most.rlim_cur - bytes);
+    int64_t bytes = read_kib("/proc/self/status", used);
+    return bytes < 0 ? INT64_MAX : pi_max(0, (int64_t)most.rlim_cur - bytes);
 }
 
 void pi_memory_size(int64_t *total, int64_t *unused)

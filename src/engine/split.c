@@ -32,7 +32,6 @@ static int64_t unused_of(struct pi_device *d, int64_t *total)
 static pith_status add_device(struct pi_split *s, const char *name, pith_error *err)
 {
     struct pi_device *d;
-    int64_t total;
     PI_TRY(pi_device_find(name, &d, err));
     if (s->n_device == PI_SPLIT_MOST)
         return pi_fail(err, PITH_INVALID, "device: more than %d of them", PI_SPLIT_MOST);
@@ -41,7 +40,7 @@ static pith_status add_device(struct pi_split *s, const char *name, pith_error *
             return pi_fail(err, PITH_INVALID, "device: %s cannot stand beside %s", d->name,
                            s->device[i]->name);
     s->device[s->n_device] = d;
-    s->share[s->n_device++] = (double)pi_max(unused_of(d, &total), 1);
+    s->share[s->n_device++] = 1.0;
     return PITH_OK;
 }
 
@@ -56,6 +55,15 @@ static bool next_name(const char **list, char *name, size_t cap)
     *list += strcspn(*list, ",");
     *list += **list == ',';
     return len > 0;
+}
+
+/* In proportion to free memory. The processor's device reads twenty files to tell it, and estimates
+   open hundreds of splits: with one device none is asked. */
+static void find_shares(struct pi_split *s)
+{
+    int64_t total;
+    for (int32_t i = 0; i < s->n_device; i++)
+        s->share[i] = (double)pi_max(unused_of(s->device[i], &total), 1);
 }
 
 static pith_status read_shares(struct pi_split *s, const char *text, pith_error *err)
@@ -86,7 +94,10 @@ pith_status pi_split_open(struct pi_split *s, const pith_engine_params *params, 
         return add_device(s, list, err);
     while (next_name(&list, name, sizeof(name)))
         PI_TRY(add_device(s, name, err));
-    return params->tensor_split != NULL ? read_shares(s, params->tensor_split, err) : PITH_OK;
+    if (params->tensor_split != NULL)
+        return read_shares(s, params->tensor_split, err);
+    find_shares(s);
+    return PITH_OK;
 }
 
 /* ---- stages ---- */
