@@ -1,5 +1,7 @@
 """OpenAI's own client: chats, texts, tools, formats, responses and errors, as its users use it."""
 
+import functools
+
 import rig
 from rig import KEY, beside_another, coder, equal, mini, one, raises, true
 
@@ -151,6 +153,22 @@ class Checks:
             "name": "answer", "schema": schema, "strict": True}}, max_tokens=200)
         true(rig.parsed(a.choices[0].message.content)["kind"] in ("red", "blue"),
              a.choices[0].message.content)
+
+    def check_tools_beside_a_format(self):
+        from pydantic import BaseModel
+
+        class Sum(BaseModel):
+            total: int
+
+        self.coder()
+        ask = [{"role": "user", "content": "What is 2 plus 3? Use the tool."}]
+        parse = functools.partial(self.sense.chat.completions.parse, model="coder", temperature=0,
+                                  tools=[{**TOOL, "function": {**TOOL["function"], "strict": True}}],
+                                  response_format=Sum, max_tokens=80)
+        call = parse(messages=ask).choices[0].message.tool_calls[0]
+        equal(call.function.parsed_arguments, {"a": 2, "b": 3})
+        end = parse(messages=ask, tool_choice="none").choices[0].message
+        true(isinstance(end.parsed, Sum), end)
 
     def check_responses(self):
         a = self.client.responses.create(model="mini", input="Name a colour.", temperature=0,

@@ -6,6 +6,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "pith/grammar.h"
 #include "serve/json.h"
 #include "serve/api/request.h"
 #include "testing.h"
@@ -604,8 +605,8 @@ TEST(makes_grammars_of_formats)
          "response_format.json_schema.schema: is missing"},
         {"\"json_schema\":{\"type\":\"object\"},\"grammar\":\"root ::= [a]\"",
          "grammar: is given beside json_schema"},
-        {TOOL ",\"tool_choice\":\"required\",\"json_schema\":{}",
-         "tool_choice: is given beside json_schema"},
+        {TOOL ",\"tool_choice\":\"required\",\"grammar\":\"root ::= [a]\"",
+         "tool_choice: is given beside grammar"},
     };
     char body[1024];
     for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
@@ -635,6 +636,103 @@ TEST(makes_grammars_of_formats)
         assert_int_equal(fault.code, 400);
         assert_string_equal(fault.param, i == 0 ? "grammar" : "json_schema");
     }
+}
+
+/* Whether the grammar of a body takes a text to its end. */
+static bool takes(enum serve_api api, const char *body, const char *text)
+{
+    struct serve_request *r = read_good(api, body);
+    pith_grammar_state *state = NULL;
+    assert_non_null(params_of(r, 0).sample.grammar);
+    assert_int_equal(pith_grammar_state_create(params_of(r, 0).sample.grammar, &state, NULL),
+                     PITH_OK);
+    bool taken = pith_grammar_state_accept_bytes(state, text, strlen(text), NULL) == PITH_OK &&
+                 pith_grammar_state_can_end(state);
+    pith_grammar_state_free(state);
+    serve_request_free(r);
+    return taken;
+}
+
+/* The answer is a call or text of the schema, whichever API asks. */
+TEST(a_schema_leaves_tools_to_be_called)
+{
+#define STEPS                                                                                      \
+    "\"type\":\"object\",\"properties\":{\"n\":{\"type\":\"integer\"}},\"required\":[\"n\"]"
+#define CHAT_TOOLS                                                                                 \
+    "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"add\",\"parameters\":{" STEPS "}}" \
+    "}]"
+#define CHAT_FORMAT                                                                                \
+    "\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"name\":\"x\",\"schema\":"    \
+    "{" STEPS "}}}"
+#define MARKED "<tool_call>\n{\"name\": \"add\", \"arguments\": {\"n\": 1}}\n</tool_call>"
+#define ALONE "{\"name\": \"add\", \"arguments\": {\"n\": 1}}"
+    static const char chat[] = "{" HI "," CHAT_TOOLS "," CHAT_FORMAT "}",
+                      one[] =
+                          "{" HI "," CHAT_TOOLS "," CHAT_FORMAT ",\"parallel_tool_calls\":false}",
+                      any[] =
+                          "{" HI "," CHAT_TOOLS ",\"response_format\":{\"type\":\"json_object\"}}",
+                      llama[] = "{" HI "," CHAT_TOOLS ",\"json_schema\":{\"enum\":[7]}}",
+                      required[] =
+                          "{" HI "," CHAT_TOOLS "," CHAT_FORMAT ",\"tool_choice\":\"required\"}",
+                      none[] = "{" HI "," CHAT_TOOLS "," CHAT_FORMAT ",\"tool_choice\":\"none\"}",
+                      responses[] = "{\"input\":\"Hi\",\"tools\":[{\"type\":\"function\",\"name\":"
+                                    "\"add\",\"strict\":true,\"parameters\":{" STEPS "}}],"
+                                    "\"text\":{\"format\":{\"type\":\"json_schema\",\"name\":\"x\","
+                                    "\"schema\":{" STEPS "}}}}",
+                      messages[] =
+                          "{" MESSAGES ",\"tools\":[{\"name\":\"add\",\"input_schema\":{" STEPS
+                          "}}],\"output_config\":{\"format\":{\"type\":\"json_schema\","
+                          "\"schema\":{" STEPS "}}}}",
+                      odd[] = "{" HI
+                              ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"add\","
+                              "\"parameters\":{\"not\":{}}}}]," CHAT_FORMAT "}";
+    static const struct {
+        enum serve_api api;
+        const char *body, *text;
+        bool taken;
+    } cases[] = {
+        {SERVE_CHAT, chat, MARKED, true},
+        {SERVE_CHAT, chat, MARKED "\n" MARKED, true},
+        {SERVE_CHAT, chat, ALONE, true},
+        {SERVE_CHAT, chat, "{\"n\": 2}", true},
+        {SERVE_CHAT, chat, "two", false},
+        {SERVE_CHAT, chat, "{\"n\": 2}" MARKED, false},
+        {SERVE_CHAT, chat, "<tool_call>\n{\"name\": \"add\", \"arguments\": {}}\n</tool_call>",
+         false},
+        {SERVE_CHAT, one, MARKED, true},
+        {SERVE_CHAT, one, MARKED "\n" MARKED, false},
+        {SERVE_CHAT, any, MARKED, true},
+        {SERVE_CHAT, any, "{\"m\": 2}", true},
+        {SERVE_CHAT, llama, MARKED, true},
+        {SERVE_CHAT, llama, "7", true},
+        {SERVE_CHAT, llama, "8", false},
+        {SERVE_CHAT, required, MARKED, true},
+        {SERVE_CHAT, required, "{\"n\": 2}", false},
+        {SERVE_CHAT, none, MARKED, false},
+        {SERVE_CHAT, none, "{\"n\": 2}", true},
+        {SERVE_RESPONSES, responses, MARKED, true},
+        {SERVE_RESPONSES, responses, "{\"n\": 2}", true},
+        {SERVE_MESSAGES, messages, MARKED, true},
+        {SERVE_MESSAGES, messages, "{\"n\": 2}", true},
+        {SERVE_CHAT, odd, "{\"name\": \"add\", \"arguments\": {\"m\": 1}}", true},
+        {SERVE_CHAT, odd, "{\"n\": 2}", true},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+        if (takes(cases[i].api, cases[i].body, cases[i].text) != cases[i].taken)
+            fail_msg("%s: %s", cases[i].body, cases[i].text);
+    struct serve_request *r = NULL;
+    struct serve_fault fault; /* a strict tool's schema is promised */
+    static const char strict[] =
+        "{" HI ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"add\",\"strict\":true,"
+        "\"parameters\":{\"not\":{}}}}]," CHAT_FORMAT "}";
+    assert_int_equal(serve_request_parse(&setup, SERVE_CHAT, strict, strlen(strict), &r, &fault),
+                     PITH_INVALID);
+    assert_string_equal(fault.param, "tools");
+#undef STEPS
+#undef CHAT_TOOLS
+#undef CHAT_FORMAT
+#undef MARKED
+#undef ALONE
 }
 
 /* The other APIs have words of their own for the same promises. */

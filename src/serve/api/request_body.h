@@ -74,7 +74,9 @@ struct request_calls {
     enum serve_choice choice;
     const char *name;               /* with REQUIRED: the one; NULL: any */
     bool one;                       /* parallel_tool_calls: false */
-    bool strict;                    /* a tool is strict, and none need be called */
+    bool strict;                    /* none need be called, but a grammar holds calls */
+    bool or_answer;                 /* a grammar holds the whole answer: calls, or text */
+    bool no_alone;                  /* or_answer: an object alone is an answer */
     bool explained;                 /* the first message is ours, and tells of the tools */
     struct serve_tools_style style; /* of messages */
 };

@@ -12,12 +12,25 @@
 #include "model/model.h"
 #include "text/grammar/grammar.h"
 
+/* Whether a schema is one that can be promised. */
+static bool can_be_read(const char *schema, const pith_grammar_params *params)
+{
+    struct grammar_tree tree;
+    grammar_tree_init(&tree);
+    grammar_read_schema(&tree, schema, strlen(schema), params);
+    bool good = !jinja_failed(&tree.heap);
+    grammar_tree_free(&tree);
+    return good;
+}
+
 /* Reads a schema as the rule that the GBNF text uses. */
 static void add_schema(struct grammar_tree *t, const struct serve_tools_schema *s,
                        const pith_grammar_params *params)
 {
     uint32_t first = t->n_rule;
-    grammar_read_schema(t, s->schema, strlen(s->schema), params);
+    bool other = s->otherwise != NULL && !can_be_read(s->schema, params);
+    const char *schema = other ? s->otherwise : s->schema;
+    grammar_read_schema(t, schema, strlen(schema), params);
     if (jinja_failed(&t->heap))
         return;
     for (uint32_t i = first; i < t->n_rule; i++)

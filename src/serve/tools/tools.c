@@ -262,7 +262,8 @@ static int call_markers(const struct serve_tools *t, const char *markers[TOOLS_M
     const char *const *trigger =
         serve_tools_triggers(t->form->form, t->options.thinking, &n_trigger, &n_first);
     if (t->options.constrained && trigger != NULL) {
-        int32_t least = t->state == TOOLS_START && !t->thought ? 0 : n_first;
+        bool alone = t->state == TOOLS_START && !t->thought && !t->options.no_alone;
+        int32_t least = alone ? 0 : n_first;
         for (int32_t i = n_trigger; i-- > least;) /* the longer of two that end alike */
             markers[n++] = trigger[i];
         return n;
@@ -277,7 +278,8 @@ static int call_markers(const struct serve_tools *t, const char *markers[TOOLS_M
 /* Markers that may come in content: of calls, and at its beginning of reasoning. */
 static int content_markers(const struct serve_tools *t, const char *markers[TOOLS_MARKER_MAX])
 {
-    int n = t->calls ? call_markers(t, markers) : 0;
+    bool calls = t->calls && (!t->options.whole || t->state == TOOLS_START || t->after_call);
+    int n = calls ? call_markers(t, markers) : 0;
     if (t->state != TOOLS_START)
         return n;
     if (!t->options.reasoning_is_text) {
