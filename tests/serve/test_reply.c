@@ -967,6 +967,13 @@ TEST(tells_timings_and_progress_when_asked)
              (int)serve_request_n_prompt(run.request));
     assert_string_equal(run.out.data, golden);
     end(&run);
+    start(&run, SERVE_RESPONSES, "{\"input\":\"Hi\"}");
+    assert_true(serve_count_write(run.request, &run.out));
+    assert_true(serve_bytes_add(&run.out, "", 1));
+    snprintf(golden, sizeof(golden), "{\"object\":\"response.input_tokens\",\"input_tokens\":%d}",
+             (int)serve_request_n_prompt(run.request));
+    assert_string_equal(run.out.data, golden);
+    end(&run);
     start(&run, SERVE_TEXT, "{\"prompt\":[[3,4],[5]]}");
     assert_true(serve_render_write(run.request, &run.out));
     assert_true(serve_bytes_add(&run.out, "", 1));

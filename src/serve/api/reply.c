@@ -659,7 +659,9 @@ json_t *serve_fault_json(const struct serve_fault *fault, enum serve_api api)
 
 bool serve_count_write(const struct serve_request *r, struct serve_bytes *out)
 {
-    return write_own(json_pack("{s:I}", "input_tokens", (json_int_t)serve_request_n_prompt(r)),
+    const char *object = r->api == SERVE_RESPONSES ? "response.input_tokens" : NULL;
+    return write_own(json_pack("{s:s*, s:I}", "object", object, "input_tokens",
+                               (json_int_t)serve_request_n_prompt(r)),
                      out);
 }
 
