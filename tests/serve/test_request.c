@@ -282,7 +282,7 @@ TEST(refuses_bad_fields_by_name)
         {"\"chat_template_kwargs\":{\"messages\":[]}",
          "chat_template_kwargs: \"messages\" is a field of the request itself"},
         {"\"tools\":{}", "tools: an object is not an array"},
-        {"\"tools\":[{\"type\":\"x\"}]", "tools[0].type: \"x\" is not one of function"},
+        {"\"tools\":[{\"type\":\"x\"}]", "tools[0].type: \"x\" is not one of function and custom"},
         {"\"tools\":[{\"type\":\"function\"}]", "tools[0].function.name: is missing"},
         {"\"tool_choice\":\"must\"", "tool_choice: \"must\" is not one of auto, none and required"},
         {"\"tool_choice\":\"required\"", "tool_choice: \"required\" without tools"},
@@ -733,6 +733,84 @@ TEST(a_schema_leaves_tools_to_be_called)
 #undef CHAT_FORMAT
 #undef MARKED
 #undef ALONE
+}
+
+/* OpenAI's custom tools are functions with a text for an argument to the model. */
+TEST(custom_tools_are_functions_of_a_text)
+{
+#define CUSTOM "\"type\":\"custom\",\"custom\":{\"name\":\"sh\""
+#define REGEX(syntax, text)                                                                        \
+    "{" CUSTOM ",\"format\":{\"type\":\"grammar\",\"grammar\":{\"syntax\":\"" syntax               \
+    "\",\"definition\":\"" text "\"}}}}"
+#define SH(text)                                                                                   \
+    "<tool_call>\n{\"name\": \"sh\", \"arguments\": {\"input\": \"" text "\"}}\n</tool_call>"
+    static const char past
+        [] = "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"},{\"role\":\"assistant\",\"tool_"
+             "calls\":"
+             "[{\"id\":\"c\",\"type\":\"custom\",\"custom\":{\"name\":\"sh\",\"input\":\"ls\"}}]},{"
+             "\"role\":"
+             "\"tool\",\"tool_call_id\":\"c\",\"content\":\"x\"}],\"tools\":[{" CUSTOM "}}," SUB
+             "]}",
+    items[] =
+        "{\"input\":[{\"role\":\"user\",\"content\":\"Hi\"},{\"type\":\"custom_tool_call\",\"call_"
+        "id\":"
+        "\"c\",\"name\":\"sh\",\"input\":\"ls\"},{\"type\":\"custom_tool_call_output\",\"call_id\":"
+        "\"c\","
+        "\"output\":\"x\"}],\"tools\":[{\"type\":\"custom\",\"name\":\"sh\",\"format\":{\"type\":"
+        "\"text\"}},{\"type\":\"function\",\"name\":\"sub\"}]}";
+    static const char says[] = "Tsh,sub;[user:Hi][assistant:-!sh{\"input\": \"ls\"}][tool:x@c]>";
+    expect_prompt(SERVE_CHAT, past, says);
+    expect_prompt(SERVE_RESPONSES, items, says);
+    static const char one[] = ",\"tool_choice\":{\"type\":\"custom\",\"custom\":{\"name\":\"sh\"}}";
+    static const struct {
+        const char *tool, *more, *text;
+        bool taken;
+    } cases[] = {
+        {"{" CUSTOM "}}", one, SH("anything"), true},
+        {REGEX("regex", "[a-z]+ x"), one, SH("ls x"), true},
+        {REGEX("regex", "^[a-z]+ x$"), one, SH("ls x"), true},
+        {REGEX("regex", "[a-z]+ x"), one, SH("ls y"), false},
+        {REGEX("regex", "[a-z]+ x"), one, SH("ls x y"), false},
+        {REGEX("regex", "[a-z]+"), ",\"json_schema\":{\"enum\":[7]}", SH("ls"), true},
+        {REGEX("regex", "[a-z]+"), ",\"json_schema\":{\"enum\":[7]}", SH("7"), false},
+        {REGEX("regex", "[a-z]+"), ",\"json_schema\":{\"enum\":[7]}", "7", true},
+        {REGEX("regex", "[a-z]+"), "", "<tool_call>", false}, /* free text: it may not end here */
+    };
+    char body[1024];
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        snprintf(body, sizeof(body), "{" HI ",\"tools\":[%s]%s}", cases[i].tool, cases[i].more);
+        if (takes(SERVE_CHAT, body, cases[i].text) != cases[i].taken)
+            fail_msg("%s: %s", body, cases[i].text);
+    }
+    static const char *const bad[][2] = {
+        {"{" CUSTOM ",\"format\":7}}", "tools[0].custom.format: 7 is not an object"},
+        {"{\"type\":\"custom\"}", "tools[0].custom.name: is missing"},
+        {REGEX("lark", "start: \\\"a\\\""),
+         "tools[0].custom.format.grammar.syntax: \"lark\" is not one of regex"},
+    };
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        snprintf(body, sizeof(body), "{" HI ",\"tools\":[%s]}", bad[i][0]);
+        expect_fault(SERVE_CHAT, body, 400, bad[i][1]);
+    }
+    expect_fault(
+        SERVE_RESPONSES,
+        "{\"input\":\"a\",\"tools\":[{\"type\":\"custom\",\"name\":\"sh\",\"format\":{\"type\":"
+        "\"grammar\",\"syntax\":\"lark\",\"definition\":\"x\"}}]}",
+        400, "tools[0].format.syntax: \"lark\" is not one of regex");
+    expect_fault(SERVE_CHAT,
+                 "{" HI ",\"tools\":[{" CUSTOM
+                 "}}],\"tool_choice\":{\"type\":\"custom\",\"custom\":{\"name\":\"shx\"}}}",
+                 400, "tool_choice.custom.name: \"shx\" is none of 1 tools");
+    const char *old = setup.template_text;
+    setup.template_text = "{# <tool_call> <function= #}{{ messages[0].content }}";
+    snprintf(body, sizeof(body), "{" HI ",\"tools\":[%s]}", REGEX("regex", "a"));
+    expect_fault(SERVE_CHAT, body, 400,
+                 "tools: an input that fits an expression is not supported in the model's form of "
+                 "calls \"qwen-coder\"");
+    setup.template_text = old;
+#undef CUSTOM
+#undef REGEX
+#undef SH
 }
 
 /* The other APIs have words of their own for the same promises. */

@@ -34,6 +34,7 @@ struct reply_call {
     char *id, *name; /* owned */
     struct serve_bytes args;
     bool ended, cut; /* cut: they are not all there */
+    bool custom;     /* of a custom tool: they have its input */
 };
 
 enum reply_kind { REPLY_NOTHING, REPLY_CONTENT, REPLY_REASONING, REPLY_CALL };
@@ -120,6 +121,8 @@ json_t *reply_need(struct serve_reply *reply, json_t *value);
 void reply_set(struct serve_reply *reply, json_t *object, const char *key, json_t *value);
 void reply_append(struct serve_reply *reply, json_t *array, json_t *value);
 json_t *reply_text(struct serve_reply *reply, const struct serve_bytes *b);
+/* The input of a custom tool's call, which has ended: what its arguments say. */
+json_t *reply_input(struct serve_reply *reply, const struct reply_call *call);
 json_t *reply_string(struct serve_reply *reply, const char *text, size_t len);
 json_t *reply_stop(const struct reply_answer *a, json_t *none); /* the stop string, or none */
 /* A string of a prefix and the reply's id. */

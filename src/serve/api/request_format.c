@@ -226,6 +226,12 @@ void request_read_format(struct serve_reader *rd, const json_t *body)
         use_schema(rd, "json_schema", schema);
     if (grammar != NULL && !request_is_bad(rd))
         use_gbnf(rd, grammar);
+    if (rd->r->calls.tools != NULL && rd->r->calls.fits && rd->setup->model != NULL &&
+        serve_tools_has_tags(rd->r->calls.style.form))
+        SERVE_FAULT(rd, "tools",
+                    "tools: an input that fits an expression is not supported in the model's form "
+                    "of calls \"%s\"",
+                    serve_tools_form_name(rd->r->calls.style.form));
     if (!request_is_bad(rd))
         constrain_calls(rd);
 }

@@ -67,6 +67,8 @@ struct serve_tools_style {
 };
 
 const char *serve_tools_form_name(enum serve_tool_form form);
+/* Whether texts stand in calls as they are, between tags. A grammar takes any of them. */
+bool serve_tools_has_tags(enum serve_tool_form form);
 
 /* The style of models with this chat template, by the markers that stand in its text. An empty text
    is GENERIC. */
