@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "pith/grammar.h"
+#include "serve/api/request_body.h"
 #include "serve/json.h"
 #include "serve/api/request.h"
 #include "testing.h"
@@ -636,6 +637,31 @@ TEST(makes_grammars_of_formats)
         assert_int_equal(fault.code, 400);
         assert_string_equal(fault.param, i == 0 ? "grammar" : "json_schema");
     }
+}
+
+/* Markers that are control tokens may be written as such. */
+TEST(markers_that_are_control_tokens_are_taken)
+{
+    struct serve_tools_style style = {SERVE_TOOLS_HERMES, "<|begin_of_text|>", "</think>", false};
+    json_t *tools =
+        json_loads("[{\"type\":\"function\",\"function\":{\"name\":\"add\"}}]", 0, NULL);
+    const struct serve_tools_grammar_options options = {.tools = tools,
+                                                        .choice = SERVE_TOOLS_REQUIRED};
+    int32_t id = -1, n = 0;
+    pith_grammar *grammar = NULL;
+    pith_grammar_state *state = NULL;
+    assert_int_equal(pith_tokenize(model, style.think_open, strlen(style.think_open),
+                                   PITH_TOKENIZE_SPECIAL, &id, 1, &n, NULL),
+                     PITH_OK);
+    assert_int_equal(request_call_grammar(model, &style, &options, &grammar, NULL), PITH_OK);
+    assert_int_equal(pith_grammar_state_create(grammar, &state, NULL), PITH_OK);
+    assert_int_equal(pith_grammar_state_accept(state, id, NULL), PITH_OK);
+    assert_int_equal(pith_grammar_state_accept_bytes(state, "hm</think>\n<tool_call>", 22, NULL),
+                     PITH_OK);
+    assert_int_equal(pith_grammar_state_accept(state, id, NULL), PITH_INVALID);
+    pith_grammar_state_free(state);
+    pith_grammar_free(grammar);
+    json_decref(tools);
 }
 
 /* Whether the grammar of a body takes a text to its end. */

@@ -116,7 +116,8 @@ struct serve_tools_options {
     bool constrained; /* AUTO with a grammar: calls are only what that has constrained, from its
                          trigger on; what else looks like a call is content */
     bool sure;        /* a grammar holds calls, so that they are told while they come */
-    bool whole;       /* the answer is calls or text: behind text nothing is a call */
+    bool whole;       /* the answer is calls or JSON, which loses the fence about it: behind JSON
+                         nothing is a call */
     bool no_alone;    /* constrained: an object alone is text */
     bool one_call;    /* parallel_tool_calls false: further calls are left out */
     const char *request_id; /* ids of calls are made of it and the index; copied. NULL: "" */
@@ -185,7 +186,7 @@ struct serve_tools_grammar_options {
     const struct serve_numbers *numbers; /* of tools; NULL: none */
     const char *name; /* tool_choice names a function: this one alone; NULL: any */
     enum serve_tools_choice choice;
-    const char *answer; /* OR_ANSWER: the JSON schema, the rule "answer" */
+    const char *answer; /* OR_ANSWER: the JSON schema. The rule "other" has texts of it */
     bool no_alone;      /* OR_ANSWER: an object alone is an answer, as one might begin alike */
     bool parallel;      /* several calls may follow each other */
     bool thinking;      /* not AUTO: the prompt ends within reasoning, which is free text up to its

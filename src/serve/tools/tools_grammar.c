@@ -548,6 +548,30 @@ static void add_tagged(struct writer *w, const struct shape *shape,
         add_marked(w, shape, options);
 }
 
+static bool is_fenced(const struct shape *shape)
+{
+    return shape->alone_args != NULL && strcmp(shape->tag, FENCE) == 0;
+}
+
+/* The rule of an answer without calls. Where calls may be fenced so may the answer: what it is
+   shows behind the fence. */
+static void add_other(struct writer *w, const struct shape *shape,
+                      const struct serve_tools_style *style,
+                      const struct serve_tools_grammar_options *options)
+{
+    add(w, "other ::= ");
+    if (may_think(style, options->thinking))
+        add_reasoning(w, style, options->thinking);
+    add_literal(w, shape->answer);
+    add(w, is_fenced(shape) ? "( answer | " : "answer\n");
+    if (!is_fenced(shape))
+        return;
+    add_literal(w, shape->tag);
+    add(w, "answer ");
+    add_literal(w, shape->tag_end);
+    add(w, ")\n");
+}
+
 static void add_root(struct writer *w, const struct shape *shape,
                      const struct serve_tools_style *style,
                      const struct serve_tools_grammar_options *options)
@@ -564,12 +588,10 @@ static void add_root(struct writer *w, const struct shape *shape,
     add(w, answers ? "( " : "");
     add_literal(w, free ? NULL : shape->before);
     add_tagged(w, shape, options);
-    if (answers) {
-        add(w, "| ");
-        add_literal(w, shape->answer);
-        add(w, "answer )");
-    }
+    add(w, answers ? ")" : "");
     add(w, objects ? "\n" GAP_RULE : "\n");
+    if (answers)
+        add_other(w, shape, style, options);
     if (thinks)
         add_text_rules(w, "think",
                        style->form == SERVE_TOOLS_GPT_OSS ? "<|end|>" : style->think_close);
