@@ -813,6 +813,9 @@ TEST(custom_tools_are_functions_of_a_text)
         {"{\"type\":\"custom\"}", "tools[0].custom.name: is missing"},
         {REGEX("lark", "start: \\\"a\\\""),
          "tools[0].custom.format.grammar.syntax: \"lark\" is not one of regex"},
+        {REGEX("regex", "(?=a)b"),
+         "tools[0].custom.format.grammar.definition: schema: #/pattern: look-around and named "
+         "groups of a pattern are not supported"},
     };
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
         snprintf(body, sizeof(body), "{" HI ",\"tools\":[%s]}", bad[i][0]);

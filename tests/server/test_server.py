@@ -424,6 +424,12 @@ class Routes(unittest.TestCase):
                  'truncation: "some" is not one of auto and disabled', "truncation"),
                 ("/v1/responses", {"input": too_long, "truncation": "auto"},
                  "your input resulted in", "input"),
+                ("/v1/responses", {"input": [{"type": "custom_tool_call", "call_id": "c",
+                                              "name": "f"}]}, "input[0].input: is missing", "input"),
+                ("/v1/chat/completions",
+                 dict(CHAT, tools=[{"type": "function", "function": {"name": "f",
+                                                                    "parameters": 3}}]),
+                 "tools[0].function.parameters: 3 is not an object", "tools"),
                 ("/v1/chat/completions", dict(CHAT, n=100), "n: 100 is not in 1..", "n")):
             a = self.s.post(path, body)
             self.assertEqual(a.code, 400, a.body)

@@ -6,10 +6,35 @@
 #include "serve/api/request_body.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "text/grammar/grammar.h"
+
+/* Whether a grammar can be made of the schema; else a fault. */
+static void check_schema(struct serve_reader *rd, const char *where, const json_t *schema)
+{
+    struct grammar_tree tree;
+    pith_grammar_params params;
+    pith_error err;
+    char *text = serve_json_dump(&rd->r->source.numbers, schema, JSON_COMPACT);
+    if (text == NULL) {
+        request_no_memory(rd);
+        return;
+    }
+    pith_grammar_params_default(&params);
+    grammar_tree_init(&tree);
+    grammar_read_schema(&tree, text, strlen(text), &params);
+    if (jinja_failed(&tree.heap)) {
+        grammar_tree_failure(&tree, &err);
+        SERVE_FAULT(rd, "tools", "%s: %s", where, err.message);
+    }
+    grammar_tree_free(&tree);
+    free(text);
+}
+
 /* A schema of texts that are matched as a whole, which anchors at the ends say already. */
-static json_t *pattern_schema(struct serve_reader *rd, const json_t *definition)
+static json_t *pattern_schema(struct serve_reader *rd, const char *where, const json_t *definition)
 {
     const char *text = json_string_value(definition);
     size_t len = json_string_length(definition);
@@ -20,7 +45,11 @@ static json_t *pattern_schema(struct serve_reader *rd, const json_t *definition)
     if (len > 0 && text[len - 1] == '$' && (len < 2 || text[len - 2] != '\\'))
         len--;
     json_t *pattern = json_sprintf("^(?:%.*s)$", (int)len, text);
-    return request_need(rd, json_pack("{s:s, s:o}", "type", "string", "pattern", pattern));
+    json_t *schema =
+        request_need(rd, json_pack("{s:s, s:o}", "type", "string", "pattern", pattern));
+    if (schema != NULL)
+        check_schema(rd, where, schema);
+    return schema;
 }
 
 /* The schema of the input; *strict: whether it says more than that it is a text. NULL: a fault. */
@@ -28,10 +57,10 @@ static json_t *input_schema(struct serve_reader *rd, size_t i, const json_t *for
 {
     static const char *const types[] = {"text", "grammar", NULL}, *const ways[] = {"regex", NULL};
     const json_t *grammar = request_get(format, "grammar");
-    char where[80];
+    char where[80], buf[SERVE_SHOW];
     snprintf(where, sizeof(where), "tools[%zu].custom.format", i);
     if (format != NULL && !json_is_object(format)) {
-        request_wrong_type(rd, where, format, "an object");
+        SERVE_FAULT(rd, "tools", "%s: %s is not an object", where, request_show(rd, format, buf));
         return NULL;
     }
     snprintf(where, sizeof(where), "tools[%zu].custom.format.type", i);
@@ -47,7 +76,7 @@ static json_t *input_schema(struct serve_reader *rd, size_t i, const json_t *for
     if (request_string(rd, "tools", where, definition) == NULL)
         return NULL;
     *strict = rd->r->calls.fits = true;
-    return pattern_schema(rd, definition);
+    return pattern_schema(rd, where, definition);
 }
 
 json_t *request_custom_function(struct serve_reader *rd, size_t i, const json_t *tool)

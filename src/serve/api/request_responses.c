@@ -83,6 +83,9 @@ static void add_call(struct serve_reader *rd, const char *where, const json_t *i
     snprintf(at, sizeof(at), "%s.name", where);
     if (request_string(rd, "input", at, name) == NULL)
         return;
+    snprintf(at, sizeof(at), "%s.input", where);
+    if (custom && !request_text(rd, "input", at, text))
+        return;
     json_t *m = last_assistant(rd, list, true);
     if (m != NULL && json_object_get(m, "tool_calls") == NULL)
         request_set(rd, m, "tool_calls", json_array());

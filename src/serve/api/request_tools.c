@@ -11,7 +11,7 @@
 
 static void check_function(struct serve_reader *rd, size_t i, const json_t *function)
 {
-    char where[64];
+    char where[64], buf[SERVE_SHOW];
     const json_t *parameters = request_get(function, "parameters");
     snprintf(where, sizeof(where), "tools[%zu].function.name", i);
     const char *name = request_string(rd, "tools", where, request_get(function, "name"));
@@ -19,7 +19,8 @@ static void check_function(struct serve_reader *rd, size_t i, const json_t *func
         SERVE_FAULT(rd, "tools", "%s: \"\" is no name", where);
     snprintf(where, sizeof(where), "tools[%zu].function.parameters", i);
     if (parameters != NULL && !json_is_object(parameters))
-        request_wrong_type(rd, where, parameters, "an object");
+        SERVE_FAULT(rd, "tools", "%s: %s is not an object", where,
+                    request_show(rd, parameters, buf));
 }
 
 /* The tools as functions, for the caller; NULL: a fault. */
