@@ -65,21 +65,6 @@ json_t *reply_text(struct serve_reply *reply, const struct serve_bytes *b)
     return reply_string(reply, b->data, b->len);
 }
 
-json_t *reply_input(struct serve_reply *reply, const struct reply_call *call)
-{
-    struct serve_bytes whole = {0};
-    const char *data = call->args.data != NULL ? call->args.data : "";
-    json_t *args = json_loadb(data, call->args.len, JSON_ALLOW_NUL, NULL);
-    if (args == NULL && serve_bytes_add(&whole, data, call->args.len) &&
-        serve_bytes_add(&whole, "\"}", 2)) /* cut in the text */
-        args = json_loadb(whole.data, whole.len, JSON_ALLOW_NUL, NULL);
-    json_t *input = json_object_get(args, "input");
-    input = json_is_string(input) ? json_incref(input) : reply_text(reply, &call->args);
-    serve_bytes_free(&whole);
-    json_decref(args);
-    return input;
-}
-
 json_t *reply_stop(const struct reply_answer *a, json_t *none)
 {
     const pith_generate_params *p = &a->reply->r->params;

@@ -121,8 +121,6 @@ json_t *reply_need(struct serve_reply *reply, json_t *value);
 void reply_set(struct serve_reply *reply, json_t *object, const char *key, json_t *value);
 void reply_append(struct serve_reply *reply, json_t *array, json_t *value);
 json_t *reply_text(struct serve_reply *reply, const struct serve_bytes *b);
-/* The input of a custom tool's call, which has ended: what its arguments say. */
-json_t *reply_input(struct serve_reply *reply, const struct reply_call *call);
 json_t *reply_string(struct serve_reply *reply, const char *text, size_t len);
 json_t *reply_stop(const struct reply_answer *a, json_t *none); /* the stop string, or none */
 /* A string of a prefix and the reply's id. */
@@ -130,6 +128,11 @@ json_t *reply_id(struct serve_reply *reply, const char *prefix);
 /* Sends a value as an event and frees it; name may be NULL. */
 void reply_emit(struct serve_reply *reply, const char *name, json_t *value);
 const char *reply_model(const struct serve_reply *reply);
+
+/* ---- reply_openai.c ---- */
+
+/* The input of a custom tool's call, which has ended: what its arguments say. */
+json_t *reply_input(struct serve_reply *reply, const struct reply_call *call);
 
 /* ---- reply_figures.c ---- */
 
