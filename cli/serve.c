@@ -431,11 +431,24 @@ static int64_t json_most(const struct listen_options *l)
     return l->json_max != 0 ? l->json_max : 4 * l->body_max;
 }
 
+/* A host as the system knows it: "[::1]", as URLs have it, is ::1. */
+static const char *bare_host(const char *host, struct owned *owned)
+{
+    size_t len = strlen(host);
+    if (host[0] != '[' || host[len - 1] != ']' || strchr(host, ':') == NULL)
+        return host;
+    char *bare = own(owned, strdup(host + 1));
+    bare[len - 2] = '\0';
+    return bare;
+}
+
 /* Listens before the model is loaded; returns the part of the configuration that says where. */
 static struct server_config open_door(const struct listen_options *l, struct owned *owned)
 {
-    struct server_config config = {
-        .host = l->host, .port = l->port, .n_connection = l->n_connection};
+    struct server_config config = {.host = bare_host(l->host, owned),
+                                   .port = l->port,
+                                   .events = l->events,
+                                   .n_connection = l->n_connection};
     pith_error err;
     read_tls(l, &config, owned);
     cli_check(server_open(&config, &config.door, &err), &err);

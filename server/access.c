@@ -12,6 +12,7 @@
 #include <arpa/inet.h>
 #include <microhttpd.h>
 #include <netinet/in.h>
+#include <stdio.h>
 #include <string.h>
 #include <strings.h>
 
@@ -68,16 +69,21 @@ static bool is_loopback(const struct exchange *ex)
     return false;
 }
 
-/* "localhost:8080", "127.0.0.1", "[::1]:8080". */
+/* "localhost:8080", "127.0.0.1", "[::1]:8080". A server of all addresses says "0.0.0.0" or "[::]"
+   of itself. None of them is a name that others can point here. */
 static bool names_loopback(const char *host)
 {
-    static const char *const names[] = {"localhost", "127.0.0.1", "[::1]"};
+    static const char *const names[] = {"localhost", "[::1]", "0.0.0.0", "[::]"};
+    char address[INET_ADDRSTRLEN];
+    struct in_addr in;
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         size_t len = strlen(names[i]);
         if (strncasecmp(host, names[i], len) == 0 && (host[len] == '\0' || host[len] == ':'))
             return true;
     }
-    return false;
+    size_t len = strcspn(host, ":");
+    snprintf(address, sizeof(address), "%.*s", (int)(len < sizeof(address) ? len : 0), host);
+    return inet_pton(AF_INET, address, &in) == 1 && ntohl(in.s_addr) >> 24 == 127;
 }
 
 static bool is_local(const struct exchange *ex)

@@ -5,6 +5,7 @@
 #define _POSIX_C_SOURCE 200809L
 
 #include "door.h"
+#include "events.h"
 
 #include <errno.h>
 #include <microhttpd.h>
@@ -84,21 +85,50 @@ static struct MHD_Daemon *listen_on(const struct server_config *c, const struct 
                             MHD_OPTION_ARRAY, c->tls_key != NULL ? tls : tls + 2, MHD_OPTION_END);
 }
 
+/* Why the TLS library does not take the key and the certificate, of which it says nothing. */
+static const char *tls_reason(const struct server_config *c)
+{
+    if (strstr(c->tls_key, "ENCRYPTED") != NULL)
+        return "the TLS key is encrypted, and there is no way to give its passphrase";
+    if (strstr(c->tls_key, "PRIVATE KEY-----") == NULL)
+        return "the TLS key is no private key in PEM";
+    if (strstr(c->tls_cert, "BEGIN CERTIFICATE-----") == NULL)
+        return "the TLS certificate is none in PEM";
+    return "the TLS key and certificate cannot be used together";
+}
+
+/* The first address of a host that this machine has; *why is errno of the last that was tried. */
+static struct MHD_Daemon *listen_on_any(const struct server_config *c, const struct addrinfo *at,
+                                        int *why)
+{
+    struct MHD_Daemon *daemon = NULL;
+    for (; at != NULL && daemon == NULL; at = at->ai_next) {
+        errno = 0;
+        daemon = listen_on(c, at);
+        *why = errno;
+        if (*why != EADDRNOTAVAIL && *why != EAFNOSUPPORT)
+            break;
+    }
+    return daemon;
+}
+
 pith_status server_open(const struct server_config *c, struct server_door **out, pith_error *err)
 {
     struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM}, *at = NULL;
     char port[16];
+    int number = 0;
+    pith_status status = c->events != NULL ? events_check(c->events, err) : PITH_OK;
+    if (status != PITH_OK)
+        return status;
     hints.ai_flags = AI_PASSIVE;
     snprintf(port, sizeof(port), "%d", c->port);
     int why = getaddrinfo(c->host, port, &hints, &at);
     if (why != 0)
         return fail(err, PITH_INVALID, c, gai_strerror(why));
-    errno = 0;
-    struct MHD_Daemon *daemon = listen_on(c, at);
-    int number = errno;
+    struct MHD_Daemon *daemon = listen_on_any(c, at, &number);
     freeaddrinfo(at);
     if (daemon == NULL && c->tls_key != NULL && number == 0)
-        return fail(err, PITH_INVALID, c, "the TLS key and certificate cannot be used together");
+        return fail(err, PITH_INVALID, c, tls_reason(c));
     if (daemon == NULL)
         return fail(err, PITH_IO, c, number != 0 ? strerror(number) : "no socket");
     struct server_door *door = malloc(sizeof(*door));

@@ -16,6 +16,7 @@
 
 #include "events.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
@@ -112,6 +113,22 @@ static pith_status read_option(struct options *o, const char *key, const json_t 
     return PITH_OK;
 }
 
+/* A port that libzmq would take for another one, or a way that no other process can come. */
+static pith_status check_endpoint(const char *key, const char *endpoint, pith_error *err)
+{
+    static const char tcp[] = "tcp://", ipc[] = "ipc://";
+    char *end = NULL;
+    const char *colon = strrchr(endpoint, ':');
+    if (strncmp(endpoint, ipc, strlen(ipc)) == 0 && endpoint[strlen(ipc)] != '\0')
+        return PITH_OK;
+    if (strncmp(endpoint, tcp, strlen(tcp)) != 0)
+        return fail(err, PITH_INVALID, key, "does not begin with tcp:// or ipc://");
+    long port = isdigit((unsigned char)colon[1]) ? strtol(colon + 1, &end, 10) : 0;
+    if (port < 1 || port > 65535 || *end != '\0')
+        return fail(err, PITH_INVALID, key, "ends with no port from 1 to 65535");
+    return PITH_OK;
+}
+
 /* Defaults are vLLM's, but for the topic. */
 static pith_status read_options(const json_t *json, struct options *o, pith_error *err)
 {
@@ -129,7 +146,10 @@ static pith_status read_options(const json_t *json, struct options *o, pith_erro
     }
     if (o->endpoint == NULL)
         return fail(err, PITH_INVALID, "endpoint", "is null");
-    return PITH_OK;
+    pith_status status = check_endpoint("endpoint", o->endpoint, err);
+    if (status == PITH_OK && o->replay != NULL)
+        status = check_endpoint("replay_endpoint", o->replay, err);
+    return status;
 }
 
 /* ---- the sending thread ---- */
@@ -380,14 +400,30 @@ static pith_status start(const struct events_setup *setup, const json_t *json, s
     return status;
 }
 
-pith_status events_start(const struct events_setup *setup, struct events **out, pith_error *err)
+/* The configuration, for the caller; NULL: it is no JSON. */
+static json_t *load(const char *config, pith_error *err)
 {
     json_error_t why;
-    *out = NULL;
-    json_t *json = json_loads(setup->config, JSON_REJECT_DUPLICATES, &why);
+    json_t *json = json_loads(config, JSON_REJECT_DUPLICATES, &why);
     if (json == NULL)
-        return fail(err, PITH_INVALID, "the value is no JSON", why.text);
-    pith_status status = start(setup, json, out, err);
+        (void)fail(err, PITH_INVALID, "the value is no JSON", why.text);
+    return json;
+}
+
+pith_status events_check(const char *config, pith_error *err)
+{
+    struct options o;
+    json_t *json = load(config, err);
+    pith_status status = json != NULL ? read_options(json, &o, err) : PITH_INVALID;
+    json_decref(json);
+    return status;
+}
+
+pith_status events_start(const struct events_setup *setup, struct events **out, pith_error *err)
+{
+    *out = NULL;
+    json_t *json = load(setup->config, err);
+    pith_status status = json != NULL ? start(setup, json, out, err) : PITH_INVALID;
     json_decref(json);
     return status;
 }

@@ -16,6 +16,10 @@ struct events_setup {
     int32_t page_len;
 };
 
+/* Whether a configuration can be used, as far as that is known before there is a model. INVALID,
+   UNSUPPORTED, as below. */
+pith_status events_check(const char *config, pith_error *err);
+
 /* Begins to publish; *out stays NULL where the configuration wants nothing published. INVALID (a
    key or a value, named), IO (an endpoint), UNSUPPORTED (a build without libzmq), NOMEM. */
 pith_status events_start(const struct events_setup *setup, struct events **out, pith_error *err);

@@ -10,6 +10,12 @@ pith_status events_start(const struct events_setup *setup, struct events **out, 
 {
     (void)setup;
     *out = NULL;
+    return events_check("", err);
+}
+
+pith_status events_check(const char *config, pith_error *err)
+{
+    (void)config;
     err->status = PITH_UNSUPPORTED;
     snprintf(err->message, sizeof(err->message),
              "--kv-events-config: this build has no libzmq (cmake -DPITH_EVENTS=ON)");

@@ -103,9 +103,12 @@ static enum MHD_Result respond_or_wait(struct exchange *ex)
     return lost ? MHD_NO : MHD_YES;
 }
 
-/* A browser asks this before it lets a page of another origin use the API. */
+/* A browser asks this before it lets a page of another origin use the API. To it "*" is all headers
+   but Authorization, so what it asks for is given back. */
 static enum MHD_Result respond_options(struct exchange *ex)
 {
+    const char *asked = MHD_lookup_connection_value(ex->connection, MHD_HEADER_KIND,
+                                                    "Access-Control-Request-Headers");
     struct MHD_Response *response =
         MHD_create_response_from_buffer(0, (void *)"", MHD_RESPMEM_PERSISTENT);
     if (response == NULL)
@@ -113,7 +116,8 @@ static enum MHD_Result respond_options(struct exchange *ex)
     add_cors(ex, response);
     add(response, "Access-Control-Allow-Credentials", "true");
     add(response, "Access-Control-Allow-Methods", "GET, POST");
-    add(response, "Access-Control-Allow-Headers", "*");
+    add(response, "Access-Control-Allow-Headers",
+        asked != NULL && asked[0] != '\0' ? asked : "*, Authorization");
     add(response, "Content-Type", "text/html");
     enum MHD_Result result = MHD_queue_response(ex->connection, MHD_HTTP_OK, response);
     MHD_destroy_response(response);

@@ -25,6 +25,8 @@ static const struct route routes[] = {
     {POST, "/v1/completions/render", answer_render, ROUTE_WORKER, ROUTE_KEYED, SERVE_TEXT},
     {POST, "/v1/responses", answer_request, ROUTE_WORKER, ROUTE_KEYED, SERVE_RESPONSES},
     {POST, "/responses", answer_request, ROUTE_WORKER, ROUTE_KEYED, SERVE_RESPONSES},
+    {POST, "/v1/responses/input_tokens", answer_count, ROUTE_WORKER, ROUTE_KEYED, SERVE_RESPONSES},
+    {POST, "/responses/input_tokens", answer_count, ROUTE_WORKER, ROUTE_KEYED, SERVE_RESPONSES},
     {POST, "/tokenize", tokens_encode, ROUTE_WORKER, ROUTE_KEYED, SERVE_CHAT},
     {POST, "/detokenize", tokens_decode, ROUTE_WORKER, ROUTE_KEYED, SERVE_CHAT},
     {POST, "/apply-template", answer_template, ROUTE_WORKER, ROUTE_KEYED, SERVE_CHAT},

@@ -48,8 +48,8 @@ struct server_config {
 struct server;
 
 /* Listens where the configuration says (host, port, TLS, connections), before there is a model: who
-   comes is told to wait. INVALID (a host, port, key or certificate, named), IO (the address is
-   taken), NOMEM. */
+   comes is told to wait. INVALID (a host, port, key or certificate, named, or config->events), IO
+   (the address is taken), UNSUPPORTED (events), NOMEM. */
 pith_status server_open(const struct server_config *config, struct server_door **out,
                         pith_error *err);
 

@@ -232,6 +232,15 @@ void tokens_encode(struct exchange *ex)
     json_decref(body);
 }
 
+/* -1: it is none, in whatever vocabulary. */
+static json_int_t id_of(const json_t *id)
+{
+    double x = json_number_value(id);
+    if (json_is_real(id))
+        return x >= 0.0 && x <= INT32_MAX && x == (double)(int32_t)x ? (json_int_t)x : -1;
+    return json_is_integer(id) ? json_integer_value(id) : -1;
+}
+
 /* The ids of "tokens"; false: refused. */
 static bool read_ids(struct exchange *ex, const json_t *list, struct ids *ids)
 {
@@ -245,7 +254,7 @@ static bool read_ids(struct exchange *ex, const json_t *list, struct ids *ids)
     }
     for (size_t i = 0; i < n; i++) {
         const json_t *id = json_array_get(list, i);
-        json_int_t value = json_is_integer(id) ? json_integer_value(id) : -1;
+        json_int_t value = id_of(id);
         if (value < 0 || value >= ex->server->info.n_vocab) {
             exchange_refuse_with(ex, WRONG, "tokens",
                                  "tokens[%zu]: %s is not a token id from 0 to %d", i,

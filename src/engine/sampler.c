@@ -49,6 +49,7 @@ struct pith_sampler {
     bool sampled;                /* the last token, which has not been accepted */
     pith_grammar_state *grammar; /* NULL: none; owned */
     uint64_t *allowed;           /* [(n_vocab + 63) / 64] of the grammar, owned */
+    bool takes_other;            /* the last token that was sampled is of its second alternative */
     bool answers;                /* the prompt is over: what is accepted moves the grammar on */
     pith_error error;            /* why the grammar gave no token; status OK: nothing failed */
 };
@@ -238,7 +239,9 @@ void pith_sampler_accept(pith_sampler *sampler, int32_t token)
         s->n_drawn = 0;
         s->only = token;
     }
-    s->sampled = false;
+    if (s->sampled && s->takes_other)
+        pi_grammar_state_take_other(s->grammar);
+    s->sampled = s->takes_other = false;
     if (s->grammar != NULL && s->answers && s->error.status == PITH_OK)
         pith_grammar_state_accept(s->grammar, token, &s->error);
     if (token < 0 || token >= s->n_vocab)
@@ -491,9 +494,20 @@ static bool is_refused(pith_sampler *s, int32_t id)
     return pi_grammar_state_is_free(s->grammar) && !pi_grammar_state_allows(s->grammar, id);
 }
 
+/* Where a text may be of either of two grammars the model chooses as if it were free. Tokens that
+   the first takes leave both open. Any other makes the text one of the second. A choice among all
+   that are left would not do: where the model wanted none, the likeliest may be the first's. */
 static int32_t choose_allowed(pith_sampler *s, float *row)
 {
-    if (s->error.status == PITH_OK)
+    bool open = s->error.status == PITH_OK && pi_grammar_state_is_open(s->grammar);
+    int32_t wanted = open ? choose(s, row) : -1;
+    s->takes_other =
+        open && !(row[wanted] > -INFINITY && pi_grammar_state_allows_first(s->grammar, wanted));
+    if (open && !s->takes_other)
+        return wanted;
+    if (open)
+        pi_grammar_state_mask_other(s->grammar, s->allowed, &s->error);
+    else if (s->error.status == PITH_OK)
         pith_grammar_state_mask(s->grammar, s->allowed, &s->error);
     if (s->error.status != PITH_OK)
         return -1;

@@ -1,5 +1,8 @@
 """OpenAI's own client: chats, texts, tools, formats, responses and errors, as its users use it."""
 
+import functools
+import re
+
 import rig
 from rig import KEY, beside_another, coder, equal, mini, one, raises, true
 
@@ -151,6 +154,47 @@ class Checks:
             "name": "answer", "schema": schema, "strict": True}}, max_tokens=200)
         true(rig.parsed(a.choices[0].message.content)["kind"] in ("red", "blue"),
              a.choices[0].message.content)
+
+    def check_tools_beside_a_format(self):
+        from pydantic import BaseModel
+
+        class Sum(BaseModel):
+            total: int
+
+        self.coder()
+        ask = [{"role": "user", "content": "What is 2 plus 3? Use the tool."}]
+        parse = functools.partial(self.sense.chat.completions.parse, model="coder", temperature=0,
+                                  tools=[{**TOOL, "function": {**TOOL["function"], "strict": True}}],
+                                  response_format=Sum, max_tokens=80)
+        call = parse(messages=ask).choices[0].message.tool_calls[0]
+        equal(call.function.parsed_arguments, {"a": 2, "b": 3})
+        end = parse(messages=ask, tool_choice="none").choices[0].message
+        true(isinstance(end.parsed, Sum), end)
+
+    def check_custom_tools(self):
+        about = {"name": "run_sql", "description": "Runs a SQL query, which is the input."}
+        grammar = {"syntax": "regex", "definition": "SELECT [a-z_()*, ]+ FROM [a-z]+;"}
+        ask = [{"role": "user", "content": "How many rows has the table users? Use run_sql."}]
+        a = self.coder().create(
+            model="coder", messages=ask, temperature=0, max_tokens=80,
+            tools=[{"type": "custom", "custom": {**about, "format": {"type": "grammar",
+                                                                     "grammar": grammar}}}])
+        call = a.choices[0].message.tool_calls[0]
+        equal((call.type, call.custom.name), ("custom", "run_sql"))
+        true(re.fullmatch(grammar["definition"], call.custom.input), call.custom.input)
+        tool = {"type": "custom", **about, "format": {"type": "grammar", **grammar}}
+        b = self.sense.responses.create(model="coder", input=ask, temperature=0, tools=[tool],
+                                        max_output_tokens=80, tool_choice={"type": "custom",
+                                                                           "name": "run_sql"})
+        equal((b.output[0].type, b.output[0].input), ("custom_tool_call", call.custom.input))
+        n = self.sense.responses.input_tokens.count(model="coder", input=ask, tools=[tool])
+        equal(n.input_tokens, b.usage.input_tokens)
+        back = ask + b.output + [{"type": "custom_tool_call_output", "output": "42",
+                                  "call_id": b.output[0].call_id}]
+        with self.sense.responses.stream(model="coder", input=back, tools=[tool], temperature=0,
+                                         tool_choice="none", max_output_tokens=40) as stream:
+            kinds = {event.type for event in stream}
+        true("response.completed" in kinds or "response.incomplete" in kinds, kinds)
 
     def check_responses(self):
         a = self.client.responses.create(model="mini", input="Name a colour.", temperature=0,

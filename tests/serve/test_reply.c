@@ -424,6 +424,52 @@ TEST(calls_are_told_in_the_form_of_each_api)
         }
 }
 
+/* A custom tool's call has a text in place of arguments, which comes as a whole. */
+TEST(calls_of_custom_tools_have_their_input_as_text)
+{
+    static const struct {
+        enum serve_api api;
+        const char *body; /* without the brace that ends it */
+        const char *whole, *events[3];
+    } cases[] = {
+        {SERVE_CHAT,
+         "{" HI ",\"tools\":[{\"type\":\"custom\",\"custom\":{\"name\":\"sh\"}}]",
+         "\"type\":\"custom\",\"custom\":{\"name\":\"sh\",\"input\":\"ls \\\"x\\\"\\n\"}}]",
+         {"\"type\":\"custom\",\"custom\":{\"name\":\"sh\",\"input\":\"\"}}]}",
+          "{\"tool_calls\":[{\"index\":0,\"custom\":{\"input\":\"ls \\\"x\\\"\\n\"}}]}",
+          "\"finish_reason\":\"tool_calls\""}},
+        {SERVE_RESPONSES,
+         "{\"input\":\"Hi\",\"tools\":[{\"type\":\"custom\",\"name\":\"sh\"}]",
+         "\"name\":\"sh\",\"input\":\"ls \\\"x\\\"\\n\"}]",
+         {"\"type\":\"custom_tool_call\",\"status\":\"in_progress\"",
+          "\"delta\":\"ls \\\"x\\\"\\n\",\"type\":\"response.custom_tool_call_input.delta\"",
+          "\"input\":\"ls \\\"x\\\"\\n\",\"type\":\"response.custom_tool_call_input.done\""}},
+    };
+    static const char *const texts[] = {
+        "<tool_call>\n{\"name\": \"sh\", \"arguments\": {\"input\": \"ls "
+        "\\\"x\\\"\\n\"}}\n</tool_call>",
+        "<tool_call>\n{\"name\": \"sh\", \"arguments\": {\"input\": \"ls \\\"x\\\"\\n", /* cut */
+    };
+    char body[256];
+    for (size_t i = 0; i < 2 * sizeof(cases) / sizeof(cases[0]); i++)
+        for (int streams = 0; streams < 2; streams++) {
+            struct run run;
+            snprintf(body, sizeof(body), "%s%s", cases[i / 2].body,
+                     streams != 0 ? ",\"stream\":true}" : "}");
+            start(&run, cases[i / 2].api, body);
+            say(&run, 0, 0, 5, texts[i % 2]);
+            finish(&run, 0, 0, i % 2 == 0 ? PITH_STOP_END : PITH_STOP_LENGTH);
+            assert_true(serve_bytes_add(&run.out, "", 1));
+            const char *text = run.out.data;
+            if (streams == 0 && strstr(text, cases[i / 2].whole) == NULL)
+                fail_msg("%s is not in %s", cases[i / 2].whole, text);
+            for (size_t k = 0; k < 3 && streams != 0; k++)
+                if (strstr(text, cases[i / 2].events[k]) == NULL && !(i == 1 && k == 2))
+                    fail_msg("%s is not in %s", cases[i / 2].events[k], text);
+            end(&run);
+        }
+}
+
 /* Without tools the same text is no call. */
 TEST(without_tools_a_call_is_text)
 {
@@ -964,6 +1010,13 @@ TEST(tells_timings_and_progress_when_asked)
     assert_true(serve_bytes_add(&run.out, "", 1));
     char golden[64];
     snprintf(golden, sizeof(golden), "{\"input_tokens\":%d}",
+             (int)serve_request_n_prompt(run.request));
+    assert_string_equal(run.out.data, golden);
+    end(&run);
+    start(&run, SERVE_RESPONSES, "{\"input\":\"Hi\"}");
+    assert_true(serve_count_write(run.request, &run.out));
+    assert_true(serve_bytes_add(&run.out, "", 1));
+    snprintf(golden, sizeof(golden), "{\"object\":\"response.input_tokens\",\"input_tokens\":%d}",
              (int)serve_request_n_prompt(run.request));
     assert_string_equal(run.out.data, golden);
     end(&run);

@@ -6,6 +6,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "pith/grammar.h"
+#include "serve/api/request_body.h"
 #include "serve/json.h"
 #include "serve/api/request.h"
 #include "testing.h"
@@ -281,7 +283,7 @@ TEST(refuses_bad_fields_by_name)
         {"\"chat_template_kwargs\":{\"messages\":[]}",
          "chat_template_kwargs: \"messages\" is a field of the request itself"},
         {"\"tools\":{}", "tools: an object is not an array"},
-        {"\"tools\":[{\"type\":\"x\"}]", "tools[0].type: \"x\" is not one of function"},
+        {"\"tools\":[{\"type\":\"x\"}]", "tools[0].type: \"x\" is not one of function and custom"},
         {"\"tools\":[{\"type\":\"function\"}]", "tools[0].function.name: is missing"},
         {"\"tool_choice\":\"must\"", "tool_choice: \"must\" is not one of auto, none and required"},
         {"\"tool_choice\":\"required\"", "tool_choice: \"required\" without tools"},
@@ -604,8 +606,8 @@ TEST(makes_grammars_of_formats)
          "response_format.json_schema.schema: is missing"},
         {"\"json_schema\":{\"type\":\"object\"},\"grammar\":\"root ::= [a]\"",
          "grammar: is given beside json_schema"},
-        {TOOL ",\"tool_choice\":\"required\",\"json_schema\":{}",
-         "tool_choice: is given beside json_schema"},
+        {TOOL ",\"tool_choice\":\"required\",\"grammar\":\"root ::= [a]\"",
+         "tool_choice: is given beside grammar"},
     };
     char body[1024];
     for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
@@ -635,6 +637,209 @@ TEST(makes_grammars_of_formats)
         assert_int_equal(fault.code, 400);
         assert_string_equal(fault.param, i == 0 ? "grammar" : "json_schema");
     }
+}
+
+/* Markers that are control tokens may be written as such. */
+TEST(markers_that_are_control_tokens_are_taken)
+{
+    struct serve_tools_style style = {SERVE_TOOLS_HERMES, "<|begin_of_text|>", "</think>", false};
+    json_t *tools =
+        json_loads("[{\"type\":\"function\",\"function\":{\"name\":\"add\"}}]", 0, NULL);
+    const struct serve_tools_grammar_options options = {.tools = tools,
+                                                        .choice = SERVE_TOOLS_REQUIRED};
+    int32_t id = -1, n = 0;
+    pith_grammar *grammar = NULL;
+    pith_grammar_state *state = NULL;
+    assert_int_equal(pith_tokenize(model, style.think_open, strlen(style.think_open),
+                                   PITH_TOKENIZE_SPECIAL, &id, 1, &n, NULL),
+                     PITH_OK);
+    assert_int_equal(request_call_grammar(model, &style, &options, &grammar, NULL), PITH_OK);
+    assert_int_equal(pith_grammar_state_create(grammar, &state, NULL), PITH_OK);
+    assert_int_equal(pith_grammar_state_accept(state, id, NULL), PITH_OK);
+    assert_int_equal(pith_grammar_state_accept_bytes(state, "hm</think>\n<tool_call>", 22, NULL),
+                     PITH_OK);
+    assert_int_equal(pith_grammar_state_accept(state, id, NULL), PITH_INVALID);
+    pith_grammar_state_free(state);
+    pith_grammar_free(grammar);
+    json_decref(tools);
+}
+
+/* Whether the grammar of a body takes a text to its end. */
+static bool takes(enum serve_api api, const char *body, const char *text)
+{
+    struct serve_request *r = read_good(api, body);
+    pith_grammar_state *state = NULL;
+    assert_non_null(params_of(r, 0).sample.grammar);
+    assert_int_equal(pith_grammar_state_create(params_of(r, 0).sample.grammar, &state, NULL),
+                     PITH_OK);
+    bool taken = pith_grammar_state_accept_bytes(state, text, strlen(text), NULL) == PITH_OK &&
+                 pith_grammar_state_can_end(state);
+    pith_grammar_state_free(state);
+    serve_request_free(r);
+    return taken;
+}
+
+/* The answer is a call or text of the schema, whichever API asks. */
+TEST(a_schema_leaves_tools_to_be_called)
+{
+#define STEPS                                                                                      \
+    "\"type\":\"object\",\"properties\":{\"n\":{\"type\":\"integer\"}},\"required\":[\"n\"]"
+#define CHAT_TOOLS                                                                                 \
+    "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"add\",\"parameters\":{" STEPS "}}" \
+    "}]"
+#define CHAT_FORMAT                                                                                \
+    "\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"name\":\"x\",\"schema\":"    \
+    "{" STEPS "}}}"
+#define MARKED "<tool_call>\n{\"name\": \"add\", \"arguments\": {\"n\": 1}}\n</tool_call>"
+#define ALONE "{\"name\": \"add\", \"arguments\": {\"n\": 1}}"
+    static const char chat[] = "{" HI "," CHAT_TOOLS "," CHAT_FORMAT "}",
+                      one[] =
+                          "{" HI "," CHAT_TOOLS "," CHAT_FORMAT ",\"parallel_tool_calls\":false}",
+                      any[] =
+                          "{" HI "," CHAT_TOOLS ",\"response_format\":{\"type\":\"json_object\"}}",
+                      llama[] = "{" HI "," CHAT_TOOLS ",\"json_schema\":{\"enum\":[7]}}",
+                      required[] =
+                          "{" HI "," CHAT_TOOLS "," CHAT_FORMAT ",\"tool_choice\":\"required\"}",
+                      none[] = "{" HI "," CHAT_TOOLS "," CHAT_FORMAT ",\"tool_choice\":\"none\"}",
+                      responses[] = "{\"input\":\"Hi\",\"tools\":[{\"type\":\"function\",\"name\":"
+                                    "\"add\",\"strict\":true,\"parameters\":{" STEPS "}}],"
+                                    "\"text\":{\"format\":{\"type\":\"json_schema\",\"name\":\"x\","
+                                    "\"schema\":{" STEPS "}}}}",
+                      messages[] =
+                          "{" MESSAGES ",\"tools\":[{\"name\":\"add\",\"input_schema\":{" STEPS
+                          "}}],\"output_config\":{\"format\":{\"type\":\"json_schema\","
+                          "\"schema\":{" STEPS "}}}}",
+                      odd[] = "{" HI
+                              ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"add\","
+                              "\"parameters\":{\"not\":{}}}}]," CHAT_FORMAT "}";
+    static const struct {
+        enum serve_api api;
+        const char *body, *text;
+        bool taken;
+    } cases[] = {
+        {SERVE_CHAT, chat, MARKED, true},
+        {SERVE_CHAT, chat, MARKED "\n" MARKED, true},
+        {SERVE_CHAT, chat, ALONE, true},
+        {SERVE_CHAT, chat, "{\"n\": 2}", true},
+        {SERVE_CHAT, chat, "two", false},
+        {SERVE_CHAT, chat, "{\"n\": 2}" MARKED, false},
+        {SERVE_CHAT, chat, "<tool_call>\n{\"name\": \"add\", \"arguments\": {}}\n</tool_call>",
+         false},
+        {SERVE_CHAT, one, MARKED, true},
+        {SERVE_CHAT, one, MARKED "\n" MARKED, false},
+        {SERVE_CHAT, any, MARKED, true},
+        {SERVE_CHAT, any, "{\"m\": 2}", true},
+        {SERVE_CHAT, llama, MARKED, true},
+        {SERVE_CHAT, llama, "7", true},
+        {SERVE_CHAT, llama, "8", false},
+        {SERVE_CHAT, required, MARKED, true},
+        {SERVE_CHAT, required, "{\"n\": 2}", false},
+        {SERVE_CHAT, none, MARKED, false},
+        {SERVE_CHAT, none, "{\"n\": 2}", true},
+        {SERVE_RESPONSES, responses, MARKED, true},
+        {SERVE_RESPONSES, responses, "{\"n\": 2}", true},
+        {SERVE_MESSAGES, messages, MARKED, true},
+        {SERVE_MESSAGES, messages, "{\"n\": 2}", true},
+        {SERVE_CHAT, odd, "{\"name\": \"add\", \"arguments\": {\"m\": 1}}", true},
+        {SERVE_CHAT, odd, "{\"n\": 2}", true},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+        if (takes(cases[i].api, cases[i].body, cases[i].text) != cases[i].taken)
+            fail_msg("%s: %s", cases[i].body, cases[i].text);
+    struct serve_request *r = NULL;
+    struct serve_fault fault; /* a strict tool's schema is promised */
+    static const char strict[] =
+        "{" HI ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"add\",\"strict\":true,"
+        "\"parameters\":{\"not\":{}}}}]," CHAT_FORMAT "}";
+    assert_int_equal(serve_request_parse(&setup, SERVE_CHAT, strict, strlen(strict), &r, &fault),
+                     PITH_INVALID);
+    assert_string_equal(fault.param, "tools");
+#undef STEPS
+#undef CHAT_TOOLS
+#undef CHAT_FORMAT
+#undef MARKED
+#undef ALONE
+}
+
+/* OpenAI's custom tools are functions with a text for an argument to the model. */
+TEST(custom_tools_are_functions_of_a_text)
+{
+#define CUSTOM "\"type\":\"custom\",\"custom\":{\"name\":\"sh\""
+#define REGEX(syntax, text)                                                                        \
+    "{" CUSTOM ",\"format\":{\"type\":\"grammar\",\"grammar\":{\"syntax\":\"" syntax               \
+    "\",\"definition\":\"" text "\"}}}}"
+#define SH(text)                                                                                   \
+    "<tool_call>\n{\"name\": \"sh\", \"arguments\": {\"input\": \"" text "\"}}\n</tool_call>"
+    static const char past
+        [] = "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"},{\"role\":\"assistant\",\"tool_"
+             "calls\":"
+             "[{\"id\":\"c\",\"type\":\"custom\",\"custom\":{\"name\":\"sh\",\"input\":\"ls\"}}]},{"
+             "\"role\":"
+             "\"tool\",\"tool_call_id\":\"c\",\"content\":\"x\"}],\"tools\":[{" CUSTOM "}}," SUB
+             "]}",
+    items[] =
+        "{\"input\":[{\"role\":\"user\",\"content\":\"Hi\"},{\"type\":\"custom_tool_call\",\"call_"
+        "id\":"
+        "\"c\",\"name\":\"sh\",\"input\":\"ls\"},{\"type\":\"custom_tool_call_output\",\"call_id\":"
+        "\"c\","
+        "\"output\":\"x\"}],\"tools\":[{\"type\":\"custom\",\"name\":\"sh\",\"format\":{\"type\":"
+        "\"text\"}},{\"type\":\"function\",\"name\":\"sub\"}]}";
+    static const char says[] = "Tsh,sub;[user:Hi][assistant:-!sh{\"input\": \"ls\"}][tool:x@c]>";
+    expect_prompt(SERVE_CHAT, past, says);
+    expect_prompt(SERVE_RESPONSES, items, says);
+    static const char one[] = ",\"tool_choice\":{\"type\":\"custom\",\"custom\":{\"name\":\"sh\"}}";
+    static const struct {
+        const char *tool, *more, *text;
+        bool taken;
+    } cases[] = {
+        {"{" CUSTOM "}}", one, SH("anything"), true},
+        {REGEX("regex", "[a-z]+ x"), one, SH("ls x"), true},
+        {REGEX("regex", "^[a-z]+ x$"), one, SH("ls x"), true},
+        {REGEX("regex", "[a-z]+ x"), one, SH("ls y"), false},
+        {REGEX("regex", "[a-z]+ x"), one, SH("ls x y"), false},
+        {REGEX("regex", "[a-z]+"), ",\"json_schema\":{\"enum\":[7]}", SH("ls"), true},
+        {REGEX("regex", "[a-z]+"), ",\"json_schema\":{\"enum\":[7]}", SH("7"), false},
+        {REGEX("regex", "[a-z]+"), ",\"json_schema\":{\"enum\":[7]}", "7", true},
+        {REGEX("regex", "[a-z]+"), "", "<tool_call>", false}, /* free text: it may not end here */
+    };
+    char body[1024];
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        snprintf(body, sizeof(body), "{" HI ",\"tools\":[%s]%s}", cases[i].tool, cases[i].more);
+        if (takes(SERVE_CHAT, body, cases[i].text) != cases[i].taken)
+            fail_msg("%s: %s", body, cases[i].text);
+    }
+    static const char *const bad[][2] = {
+        {"{" CUSTOM ",\"format\":7}}", "tools[0].custom.format: 7 is not an object"},
+        {"{\"type\":\"custom\"}", "tools[0].custom.name: is missing"},
+        {REGEX("lark", "start: \\\"a\\\""),
+         "tools[0].custom.format.grammar.syntax: \"lark\" is not one of regex"},
+        {REGEX("regex", "(?=a)b"),
+         "tools[0].custom.format.grammar.definition: schema: #/pattern: look-around and named "
+         "groups of a pattern are not supported"},
+    };
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        snprintf(body, sizeof(body), "{" HI ",\"tools\":[%s]}", bad[i][0]);
+        expect_fault(SERVE_CHAT, body, 400, bad[i][1]);
+    }
+    expect_fault(
+        SERVE_RESPONSES,
+        "{\"input\":\"a\",\"tools\":[{\"type\":\"custom\",\"name\":\"sh\",\"format\":{\"type\":"
+        "\"grammar\",\"syntax\":\"lark\",\"definition\":\"x\"}}]}",
+        400, "tools[0].format.syntax: \"lark\" is not one of regex");
+    expect_fault(SERVE_CHAT,
+                 "{" HI ",\"tools\":[{" CUSTOM
+                 "}}],\"tool_choice\":{\"type\":\"custom\",\"custom\":{\"name\":\"shx\"}}}",
+                 400, "tool_choice.custom.name: \"shx\" is none of 1 tools");
+    const char *old = setup.template_text;
+    setup.template_text = "{# <tool_call> <function= #}{{ messages[0].content }}";
+    snprintf(body, sizeof(body), "{" HI ",\"tools\":[%s]}", REGEX("regex", "a"));
+    expect_fault(SERVE_CHAT, body, 400,
+                 "tools: an input that fits an expression is not supported in the model's form of "
+                 "calls \"qwen-coder\"");
+    setup.template_text = old;
+#undef CUSTOM
+#undef REGEX
+#undef SH
 }
 
 /* The other APIs have words of their own for the same promises. */

@@ -395,6 +395,45 @@ TEST(constrained_calls_leave_the_rest_as_content)
     json_decref(tools);
 }
 
+/* Where the answer is calls or text, markers within text are text. */
+TEST(behind_text_there_is_no_call_where_it_is_one_or_the_other)
+{
+#define CODER "<tool_call>\n<function=get>\n</function>\n</tool_call>"
+    static const struct {
+        struct row row;
+        enum { NO_ALONE = 1, FREE = 2 } how;
+    } some[] = {
+        {{SERVE_TOOLS_HERMES, OBJECT, TOLD}, FREE},
+        {{SERVE_TOOLS_HERMES, "{\"arguments\": {}, \"name\": \"get\"}", "c0:get|a0:{}|e0"}, FREE},
+        {{SERVE_TOOLS_HERMES, "{\"name\": \"get\"}", "t:{\"name\": \"get\"}"}, FREE},
+        {{SERVE_TOOLS_HERMES, "{\"a\": " OBJECT "}", "t:{\"a\": " OBJECT "}"}, FREE},
+        {{SERVE_TOOLS_QWEN_CODER, CODER, "c0:get|a0:{}|e0"}, 0},
+        {{SERVE_TOOLS_QWEN_CODER, CODER "\n" CODER, "c0:get|a0:{}|e0|c1:get|a1:{}|e1"}, 0},
+        {{SERVE_TOOLS_QWEN_CODER, "{\"a\": \"" CODER "\"}", "t:{\"a\": \"" CODER "\"}"}, 0},
+        {{SERVE_TOOLS_QWEN_CODER, "<think>w</think>\n\n" CODER, "r:w|c0:get|a0:{}|e0"}, 0},
+        {{SERVE_TOOLS_HERMES, OBJECT, TOLD}, 0},
+        {{SERVE_TOOLS_HERMES, OBJECT, "t:" OBJECT}, NO_ALONE},
+        {{SERVE_TOOLS_HERMES, "{\"name\": \"Bob\"}", "t:{\"name\": \"Bob\"}"}, 0},
+        {{SERVE_TOOLS_HERMES, "```json\n" OBJECT "\n```", TOLD}, NO_ALONE},
+        {{SERVE_TOOLS_HERMES, "```json\n{\n\n  \"a\": \"`\"\n}\n```", "t:{\n\n  \"a\": \"`\"\n}"},
+         0},
+        {{SERVE_TOOLS_HERMES, "```json\n{\"name\": 1}\n```", "t:{\"name\": 1}"}, FREE},
+        {{SERVE_TOOLS_HERMES, "```json\n[1]\n```", "t:[1]"}, 0},
+        {{SERVE_TOOLS_LLAMA3, "<|python_tag|>{\"name\": \"get\", \"parameters\": {\"a\": 1}}",
+          TOLD},
+         NO_ALONE},
+    };
+    json_t *tools = json_loads(tools_text, 0, NULL);
+    for (size_t i = 0; i < sizeof some / sizeof some[0]; i++) {
+        struct setting s = setting_of(some[i].row.form, tools);
+        s.options.constrained = some[i].how != FREE;
+        s.options.whole = true;
+        s.options.no_alone = some[i].how == NO_ALONE;
+        check(&s, some[i].row.text, some[i].row.says);
+    }
+    json_decref(tools);
+}
+
 /* Ids depend on the request and the index alone. */
 TEST(ids_depend_on_request_and_index)
 {

@@ -81,6 +81,58 @@ TEST(required_calls_begin_the_answer)
     json_decref(tools);
 }
 
+#define FENCED "\"```json\\n\" "
+
+/* In place of calls there may be an answer, whose rule has the schema that was given. */
+TEST(calls_or_an_answer_are_the_whole_text)
+{
+    static const struct {
+        enum serve_tool_form form;
+        bool thinking, no_alone;
+        const char *root, *other;
+    } cases[] = {
+        {SERVE_TOOLS_HERMES, false, false,
+         "root ::= alone | ( \"<think>\" think-0 \"</think>\" [ \\n]{0,4} )? ( " FENCED
+         "alone \"\\n```\" | \"<tool_call>\" call )\n",
+         "other ::= ( \"<think>\" think-0 \"</think>\" [ \\n]{0,4} )? ( answer | " FENCED
+         "answer \"\\n```\" )\n"},
+        {SERVE_TOOLS_HERMES, true, false,
+         "root ::= think-0 \"</think>\" [ \\n]{0,4} ( " FENCED
+         "alone \"\\n```\" | \"<tool_call>\" call )\n",
+         "other ::= think-0 \"</think>\" [ \\n]{0,4} ( answer | " FENCED "answer \"\\n```\" )\n"},
+        {SERVE_TOOLS_LLAMA3, false, true,
+         "root ::= ( \"<think>\" think-0 \"</think>\" [ \\n]{0,4} )? ( \"<|python_tag|>\" alone "
+         ")\n",
+         "other ::= ( \"<think>\" think-0 \"</think>\" [ \\n]{0,4} )? answer\n"},
+        {SERVE_TOOLS_QWEN_CODER, true, false,
+         "root ::= think-0 \"</think>\" [ \\n]{0,4} ( \"<tool_call>\" call )\n",
+         "other ::= think-0 \"</think>\" [ \\n]{0,4} answer\n"},
+        {SERVE_TOOLS_GPT_OSS, false, false,
+         "( \"<|channel|>commentary\" \" to=functions.\" call )\n",
+         "\"<|channel|>final<|message|>\" answer\n"},
+    };
+    json_t *tools = json_loads(tools_text, 0, NULL);
+    for (size_t i = 0; i < PI_LEN(cases); i++) {
+        struct serve_tools_grammar g;
+        struct serve_tools_grammar_options options = {.tools = tools,
+                                                      .choice = SERVE_TOOLS_OR_ANSWER,
+                                                      .answer = "{\"type\":\"array\"}",
+                                                      .thinking = cases[i].thinking,
+                                                      .no_alone = cases[i].no_alone};
+        assert_int_equal(make(cases[i].form, options, &g, &err), PITH_OK);
+        if (strstr(g.gbnf, cases[i].root) == NULL || strstr(g.gbnf, cases[i].other) == NULL)
+            fail_msg("%s and %s are not in %s", cases[i].root, cases[i].other, g.gbnf);
+        assert_int_equal(g.n_trigger, 0);
+        const struct serve_tools_schema *last = &g.schemas[g.n_schema - 1];
+        assert_string_equal(last->rule, "answer");
+        assert_string_equal(last->schema, "{\"type\":\"array\"}");
+        assert_null(last->otherwise);
+        assert_non_null(g.schemas[0].otherwise); /* of no strict tool */
+        serve_tools_grammar_free(&g);
+    }
+    json_decref(tools);
+}
+
 /* A template without tags of reasoning has a model that does not think. */
 TEST(required_calls_begin_without_thoughts_where_there_are_none)
 {

@@ -211,7 +211,9 @@ TEST(what_is_wrong_in_a_configuration_is_named)
         {"{\"topic\": 1}", "topic", PITH_INVALID},
         {"{\"publisher\": \"kafka\"}", "publisher", PITH_INVALID},
         {"{\"port\": 5557}", "port: there is no such key", PITH_INVALID},
-        {"{\"endpoint\": \"nowhere\"}", "nowhere", PITH_IO},
+        {"{\"endpoint\": \"nowhere\"}", "endpoint: does not begin with", PITH_INVALID},
+        {"{\"endpoint\": \"tcp://*:65536\"}", "endpoint: ends with no port", PITH_INVALID},
+        {"{\"endpoint\": \"ipc:///no/such/folder\"}", "ipc:///no/such/folder: ", PITH_IO},
         {"{\"enable_kv_cache_events\": false}", NULL, PITH_OK},
         {"{\"publisher\": \"null\"}", NULL, PITH_OK},
     };

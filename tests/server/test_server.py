@@ -123,9 +123,12 @@ class Routes(unittest.TestCase):
         for bad, what in ((7, "tokens: 7 is not an array of token ids"),
                           (["a"], 'tokens[0]: "a" is not a token id from 0 to ')):
             self.assertIn(what, self.s.post("/detokenize", {"tokens": bad}).error()["message"])
-        bad = self.s.post("/detokenize", {"tokens": [1, 999999]})
-        self.assertEqual(bad.code, 400)
-        self.assertIn("tokens[1]", bad.error()["message"])
+        for bad in (999999, -1, 1.5, -1.0, 1e300, 2**70):
+            a = self.s.post("/detokenize", {"tokens": [1, bad]})
+            self.assertEqual(a.code, 400, bad)
+            self.assertIn("tokens[1]: ", a.error()["message"])
+        self.assertEqual(self.s.post("/detokenize", {"tokens": [float(i) for i in ids]}).body,
+                         self.s.post("/detokenize", {"tokens": ids}).body)
 
     def test_template(self):
         text = self.s.post("/apply-template", CHAT).json()["prompt"]
@@ -282,6 +285,11 @@ class Routes(unittest.TestCase):
                                           "max_output_tokens": 5})
         self.assertEqual(a.code, 200, a.body)
         self.assertEqual(a.json()["object"], "response")
+        for path in ("/v1/responses/input_tokens", "/responses/input_tokens"):
+            n = self.s.post(path, {"model": "x", "input": "The friend of"})
+            self.assertEqual(n.json(), {"object": "response.input_tokens",
+                                        "input_tokens": a.json()["usage"]["input_tokens"]})
+        self.assertEqual(self.s.post(path, {}).error()["message"], "input: is missing")
 
     def test_infill(self):
         a = self.s.post("/infill", {"input_prefix": "a", "input_suffix": "b", "n_predict": 2})
@@ -378,7 +386,12 @@ class Routes(unittest.TestCase):
         self.assertEqual(a.code, 200)
         self.assertEqual(a.headers["access-control-allow-origin"], "http://a.b")
         self.assertEqual(a.headers["access-control-allow-methods"], "GET, POST")
-        self.assertEqual(a.headers["access-control-allow-headers"], "*")
+        # "*" is not Authorization to a browser: what it asks for is named.
+        self.assertEqual(a.headers["access-control-allow-headers"], "*, Authorization")
+        for asked in ("authorization,content-type,x-stainless-lang", "x-api-key"):
+            a = self.s.ask("OPTIONS", "/v1/messages",
+                           headers={"Origin": "http://a.b", "Access-Control-Request-Headers": asked})
+            self.assertEqual(a.headers["access-control-allow-headers"], asked)
         self.assertEqual(self.s.metric("pith_http_gone_total"), gone)
         a = self.s.get("/v1/models", headers={"Origin": "http://a.b"})
         self.assertEqual(a.headers["access-control-allow-origin"], "http://a.b")
@@ -389,7 +402,10 @@ class Routes(unittest.TestCase):
             a = self.s.get(path, headers={"Origin": "http://a.b"})
             self.assertEqual(a.code, 403)
             self.assertNotIn("access-control-allow-origin", a.headers)
-            self.assertEqual(self.s.get(path, headers={"Host": "a.b"}).code, 403)
+            for host in ("a.b", "127.0.0.1.a.b", "127.0.0.1a", "localhost.a.b", "10.0.0.1", ""):
+                self.assertEqual(self.s.get(path, headers={"Host": host}).code, 403, host)
+            for host in ("localhost", "127.0.0.2:80", "[::1]:80", "0.0.0.0:80", "[::]:80"):
+                self.assertEqual(self.s.get(path, headers={"Host": host}).code, 200, host)
             self.assertEqual(
                 self.s.get(path, headers={"Origin": f"http://127.0.0.1:{self.s.port}"}).code, 200)
 
@@ -401,12 +417,19 @@ class Routes(unittest.TestCase):
                                    "tool_choice": {"type": "function"}},
                  "tool_choice.name: is missing", "tool_choice"),
                 ("/v1/responses", {"input": "a", "tools": [tool],
-                                   "tool_choice": {"type": "custom", "tools": []}},
-                 'tool_choice.type: "custom" is not one of function and allowed_tools', "tool_choice"),
+                                   "tool_choice": {"type": "mcp", "tools": []}},
+                 'tool_choice.type: "mcp" is not one of function, allowed_tools and custom',
+                 "tool_choice"),
                 ("/v1/responses", {"input": "a", "truncation": "some"},
                  'truncation: "some" is not one of auto and disabled', "truncation"),
                 ("/v1/responses", {"input": too_long, "truncation": "auto"},
                  "your input resulted in", "input"),
+                ("/v1/responses", {"input": [{"type": "custom_tool_call", "call_id": "c",
+                                              "name": "f"}]}, "input[0].input: is missing", "input"),
+                ("/v1/chat/completions",
+                 dict(CHAT, tools=[{"type": "function", "function": {"name": "f",
+                                                                    "parameters": 3}}]),
+                 "tools[0].function.parameters: 3 is not an object", "tools"),
                 ("/v1/chat/completions", dict(CHAT, n=100), "n: 100 is not in 1..", "n")):
             a = self.s.post(path, body)
             self.assertEqual(a.code, 400, a.body)
@@ -793,9 +816,10 @@ class Start(unittest.TestCase):
     def test_addresses(self):
         if not rig.socket.has_ipv6 or not os.path.exists("/proc/net/if_inet6"):
             self.skipTest("there is no IPv6 here")
-        for host, ask in (("::1", ("::1",)), ("::", ("::1", "127.0.0.1")),
+        for host, ask in (("[::1]", ("::1",)), ("::", ("::1", "127.0.0.1")),
                           ("0.0.0.0", ("127.0.0.1",)), ("localhost", ("localhost",))):
             with rig.Server("--host", host) as s:
+                self.assertIn(f"http://[{host}]:" if host == "::" else f"http://{host}:", s.said)
                 for address in ask:
                     c = rig.http.client.HTTPConnection(address, s.port, timeout=rig.PATIENCE_S)
                     self.assertEqual(s.get("/kv", connection=c).code, 200, (host, address))

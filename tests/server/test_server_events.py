@@ -86,6 +86,20 @@ class Events(unittest.TestCase):
                 replay.close()
                 late.close()
 
+    def test_what_cannot_be_published_is_said_before_the_model_is_loaded(self):
+        for config, why in (("{", "the value is no JSON"),
+                            ('{"x": 1}', "x: there is no such key"),
+                            ('{"endpoint": "tcp://*:99999"}', "endpoint: ends with no port"),
+                            ('{"endpoint": "tcp://*:5557x"}', "endpoint: ends with no port"),
+                            ('{"endpoint": "tcp://a"}', "endpoint: ends with no port"),
+                            ('{"endpoint": "inproc://a"}', "endpoint: does not begin with tcp://"),
+                            ('{"replay_endpoint": ""}', "replay_endpoint: does not begin with")):
+            done = subprocess.run([rig.PITH, "serve", "-m", "/nope", "--port", "0",
+                                   "--kv-events-config", config], capture_output=True, text=True,
+                                  timeout=60)
+            self.assertEqual(done.returncode, 1)
+            self.assertIn("--kv-events-config: " + why, done.stderr)
+
     def test_a_reader_knows_what_two_servers_behind_haproxy_have(self):
         if shutil.which("haproxy") is None:
             self.skipTest("there is no haproxy; apt-get install haproxy")

@@ -43,15 +43,21 @@ class Tls(unittest.TestCase):
             s.until("pith_answers_running", 0)
             self.assertLess(s.metric("pith_generated_tokens_total"), 7500)
 
-    def test_key_of_another(self):
-        other = os.path.join(self.folder.name, "other.pem")
-        subprocess.run(["openssl", "genrsa", "-out", other, "2048"], check=True,
-                       capture_output=True)
-        done = subprocess.run([rig.PITH, "serve", "-m", rig.MODEL, "--port", "0", "--ssl-key-file",
-                               other, "--ssl-cert-file", self.cert], capture_output=True,
-                              text=True, timeout=60)
-        self.assertEqual(done.returncode, 1)
-        self.assertIn("TLS", done.stderr)
+    def test_keys_that_cannot_be_used(self):
+        other, secret = (os.path.join(self.folder.name, n) for n in ("other.pem", "secret.pem"))
+        subprocess.run(["openssl", "ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out",
+                        other], check=True, capture_output=True)
+        subprocess.run(["openssl", "pkey", "-in", self.key, "-aes256", "-passout", "pass:x", "-out",
+                        secret], check=True, capture_output=True)
+        for key, cert, why in ((other, self.cert, "the TLS key and certificate cannot be used"),
+                               (secret, self.cert, "the TLS key is encrypted"),
+                               (self.cert, self.cert, "the TLS key is no private key in PEM"),
+                               (self.key, self.key, "the TLS certificate is none in PEM")):
+            done = subprocess.run([rig.PITH, "serve", "-m", rig.MODEL, "--port", "0",
+                                   "--ssl-key-file", key, "--ssl-cert-file", cert],
+                                  capture_output=True, text=True, timeout=60)
+            self.assertEqual(done.returncode, 1)
+            self.assertIn(why, done.stderr)
 
 
 if __name__ == "__main__":

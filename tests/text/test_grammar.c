@@ -257,6 +257,91 @@ TEST(the_sampler_stays_in_the_grammar)
     pith_grammar_free(g);
 }
 
+static pith_grammar *either(const char *first, const char *second)
+{
+    pith_grammar *g = rig_grammar(first, NULL);
+    pi_grammar_or(g, rig_grammar(second, NULL));
+    return g;
+}
+
+/* A text may be of either of two grammars for as long as it fits both. */
+TEST(a_text_is_of_one_of_two_grammars)
+{
+    static const struct {
+        const char *text;
+        int judged; /* 2: it may end, 1: it is a beginning */
+        bool open;
+    } rows[] = {{"", 1, true},       {"ca", 1, true},     {"cat", 2, false},  {"call", 1, false},
+                {"call7", 2, false}, {"{ab", 1, false},   {"{ab}", 2, false}, {"x", 0, true},
+                {"cax", 0, true},    {"callx", 0, false}, {"same", 2, true}};
+    pith_grammar *g = either("root ::= \"call\" [0-9] | \"same\"",
+                             "root ::= \"{\" [a-z]* \"}\" | \"cat\" | \"same\"");
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        pith_grammar_state *s = rig_state(g);
+        assert_int_equal(rig_judge(g, rows[i].text), rows[i].judged);
+        for (const char *c = rows[i].text; *c != '\0'; c++)
+            (void)pith_grammar_state_accept_bytes(s, c, 1, NULL);
+        assert_int_equal(pi_grammar_state_is_open(s), rows[i].open);
+        pith_grammar_state_free(s);
+        if (rows[i].judged > 0)
+            rig_check_mask(g, rows[i].text);
+    }
+    pith_grammar_free(g);
+}
+
+/* A token that fits neither makes the text one of the second. */
+TEST(the_sampler_chooses_one_of_two_grammars_as_if_it_were_free)
+{
+    static const struct {
+        char likes[4]; /* from the likeliest on */
+        const char *says;
+    } rows[] = {{"zc{", "{}"}, {"cz{", "c1"}, {"{cz", "{}"}, {"c}1", "c1"}, {"zb1", "b2"}};
+    float logits[400];
+    pith_error why;
+    pith_grammar *g = either("root ::= \"c\" \"1\" | \"b1\"", "root ::= \"{\" \"}\" | \"b2\"");
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        pith_sampler *s = NULL;
+        pith_sample_params p;
+        char text[8] = "";
+        pith_sample_params_default(&p);
+        p.temperature = 0.0f;
+        p.grammar = g;
+        assert_int_equal(pith_sampler_create(&p, pi_vocab_size(rig_vocab), &s, &why), PITH_OK);
+        memset(logits, 0, sizeof(logits));
+        for (int k = 0; k < 3; k++)
+            logits[3 + rows[i].likes[k]] = 9.0f - (float)k;
+        for (int n = 0; !pi_sampler_must_end(s); n++) {
+            int32_t id = pith_sampler_sample(s, logits);
+            assert_true(id >= 3 && n < 7);
+            pith_sampler_accept(s, id);
+            text[n] = (char)(id - 3);
+        }
+        assert_string_equal(text, rows[i].says);
+        pith_sampler_free(s);
+    }
+    pith_grammar_free(g);
+}
+
+/* A control token is no text, unless the grammar has it as a marker. */
+TEST(a_marker_counts_as_its_text)
+{
+    uint64_t bits[8];
+    pith_grammar *g = rig_grammar("root ::= \"<s>\" [a<]", NULL);
+    for (int marked = 0; marked < 2; marked++) {
+        pith_grammar_state *s = rig_state(g);
+        assert_int_equal(pith_grammar_state_mask(s, bits, NULL), PITH_OK);
+        assert_int_equal(bits[0] >> 1 & 1, marked);
+        assert_int_equal(pith_grammar_state_accept(s, 1, NULL),
+                         marked != 0 ? PITH_OK : PITH_INVALID);
+        assert_int_equal(pith_grammar_state_mask(s, bits, NULL), PITH_OK);
+        assert_int_equal(bits[0] >> 1 & 1, 0); /* its text does not stand here */
+        pith_grammar_state_free(s);
+        pi_grammar_add_marker(g, 1);
+        pi_grammar_add_marker(g, 1); /* once is enough */
+    }
+    pith_grammar_free(g);
+}
+
 /* No token at all is a failure with a sentence, and never a free token. */
 TEST(no_token_at_all_is_a_failure)
 {

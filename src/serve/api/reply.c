@@ -269,8 +269,9 @@ static void keep_call(struct reply_answer *a, const struct reply_event *event)
         a->call = grown;
         a->cap_call = cap;
     }
-    a->call[a->n_call++] =
-        (struct reply_call){.id = copy_of(reply, event->id), .name = copy_of(reply, event->name)};
+    a->call[a->n_call++] = (struct reply_call){.id = copy_of(reply, event->id),
+                                               .name = copy_of(reply, event->name),
+                                               .custom = request_is_custom(reply->r, event->name)};
 }
 
 /* Indices of calls count from 0, so the call of an event is at its index. */
@@ -659,7 +660,9 @@ json_t *serve_fault_json(const struct serve_fault *fault, enum serve_api api)
 
 bool serve_count_write(const struct serve_request *r, struct serve_bytes *out)
 {
-    return write_own(json_pack("{s:I}", "input_tokens", (json_int_t)serve_request_n_prompt(r)),
+    const char *object = r->api == SERVE_RESPONSES ? "response.input_tokens" : NULL;
+    return write_own(json_pack("{s:s*, s:I}", "object", object, "input_tokens",
+                               (json_int_t)serve_request_n_prompt(r)),
                      out);
 }
 

@@ -34,6 +34,7 @@ struct reply_call {
     char *id, *name; /* owned */
     struct serve_bytes args;
     bool ended, cut; /* cut: they are not all there */
+    bool custom;     /* of a custom tool: they have its input */
 };
 
 enum reply_kind { REPLY_NOTHING, REPLY_CONTENT, REPLY_REASONING, REPLY_CALL };
@@ -127,6 +128,11 @@ json_t *reply_id(struct serve_reply *reply, const char *prefix);
 /* Sends a value as an event and frees it; name may be NULL. */
 void reply_emit(struct serve_reply *reply, const char *name, json_t *value);
 const char *reply_model(const struct serve_reply *reply);
+
+/* ---- reply_openai.c ---- */
+
+/* The input of a custom tool's call, which has ended: what its arguments say. */
+json_t *reply_input(struct serve_reply *reply, const struct reply_call *call);
 
 /* ---- reply_figures.c ---- */
 

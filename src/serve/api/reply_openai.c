@@ -110,11 +110,47 @@ static void chat_begin(struct reply_answer *a)
          NULL);
 }
 
+json_t *reply_input(struct serve_reply *reply, const struct reply_call *call)
+{
+    struct serve_bytes whole = {0};
+    const char *data = call->args.data != NULL ? call->args.data : "";
+    json_t *args = json_loadb(data, call->args.len, JSON_ALLOW_NUL, NULL);
+    if (args == NULL && serve_bytes_add(&whole, data, call->args.len) &&
+        serve_bytes_add(&whole, "\"}", 2)) /* cut in the text */
+        args = json_loadb(whole.data, whole.len, JSON_ALLOW_NUL, NULL);
+    json_t *input = json_object_get(args, "input");
+    input = json_is_string(input) ? json_incref(input) : reply_text(reply, &call->args);
+    serve_bytes_free(&whole);
+    json_decref(args);
+    return input;
+}
+
+/* A custom tool's call, whose input comes as a whole; NULL: nothing is to be said. */
+static json_t *custom_delta(struct reply_answer *a, const struct reply_event *event,
+                            const struct reply_call *call)
+{
+    if (event->type == REPLY_EVENT_CALL_START)
+        return json_pack("{s:[{s:i, s:s, s:s, s:{s:s, s:s}}]}", "tool_calls", "index",
+                         (int)event->index, "id", call->id, "type", "custom", "custom", "name",
+                         call->name, "input", "");
+    if (event->type == REPLY_EVENT_CALL_END)
+        return json_pack("{s:[{s:i, s:{s:o}}]}", "tool_calls", "index", (int)event->index, "custom",
+                         "input", reply_input(a->reply, call));
+    return NULL;
+}
+
 static void chat_event(struct reply_answer *a, const struct reply_event *event)
 {
     struct serve_reply *reply = a->reply;
     json_t *delta = NULL;
-    if (event->type == REPLY_EVENT_CONTENT)
+    bool calls = event->type != REPLY_EVENT_CONTENT && event->type != REPLY_EVENT_REASONING;
+    const struct reply_call *call =
+        calls && (size_t)event->index < a->n_call ? &a->call[event->index] : NULL;
+    if (call != NULL && call->custom) {
+        delta = custom_delta(a, event, call);
+        if (delta == NULL)
+            return;
+    } else if (event->type == REPLY_EVENT_CONTENT)
         delta = json_pack("{s:o}", "content", reply_string(reply, event->text, event->len));
     else if (event->type == REPLY_EVENT_REASONING)
         delta =
@@ -142,6 +178,13 @@ static json_t *calls_json(struct reply_answer *a)
     json_t *list = reply_need(reply, json_array());
     for (size_t i = 0; i < a->n_call; i++) {
         const struct reply_call *call = &a->call[i];
+        if (call->custom) {
+            reply_append(reply, list,
+                         json_pack("{s:s, s:s, s:{s:s, s:o}}", "id", call->id, "type", "custom",
+                                   "custom", "name", call->name, "input",
+                                   reply_input(reply, call)));
+            continue;
+        }
         reply_append(reply, list,
                      json_pack("{s:s, s:s, s:{s:s, s:o}}", "id", call->id, "type", "function",
                                "function", "name", call->name, "arguments",

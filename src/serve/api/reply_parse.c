@@ -63,6 +63,8 @@ struct reply_parse *reply_parse_create(const struct serve_request *r, const char
         .reasoning_is_text = r->reply.keeps_reasoning,
         .constrained = r->calls.strict,
         .sure = holds_calls(r),
+        .whole = r->calls.or_answer,
+        .no_alone = r->calls.no_alone,
         .one_call = r->calls.one,
         .request_id = id,
         .on_event = on_event,

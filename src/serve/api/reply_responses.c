@@ -1,6 +1,6 @@
 /*
  * reply_responses.c - the layout of OpenAI's Responses API: a response with items (reasoning,
- * message, function_call), or events that each say their place in the stream.
+ * message, function_call, custom_tool_call), or events that each say their place in the stream.
  */
 #include "serve/api/reply_form.h"
 
@@ -42,12 +42,26 @@ static json_t *reasoning_item(struct reply_answer *a, const char *status, json_t
                                 "reasoning", "status", status, "summary", "content", content));
 }
 
-static json_t *call_item(struct reply_answer *a, const char *status, const char *id,
-                         const char *name, json_t *arguments)
+/* The call that came last; it is the open one, where one is. */
+static const struct reply_call *last_call(const struct reply_answer *a)
 {
-    return reply_need(a->reply, json_pack("{s:o, s:s, s:s, s:s, s:s, s:o}", "id", item_id(a, "fc_"),
-                                          "type", "function_call", "status", status, "call_id", id,
-                                          "name", name, "arguments", arguments));
+    return &a->call[a->n_call - 1];
+}
+
+static const char *call_prefix(const struct reply_answer *a)
+{
+    return last_call(a)->custom ? "ctc_" : "fc_";
+}
+
+/* Takes arguments over, of a custom tool the input. */
+static json_t *call_item(struct reply_answer *a, const char *status, json_t *arguments)
+{
+    const struct reply_call *call = last_call(a);
+    return reply_need(a->reply,
+                      json_pack("{s:o, s:s, s:s, s:s, s:s, s:o}", "id", item_id(a, call_prefix(a)),
+                                "type", call->custom ? "custom_tool_call" : "function_call",
+                                "status", status, "call_id", call->id, "name", call->name,
+                                call->custom ? "input" : "arguments", arguments));
 }
 
 /* ---- the response ---- */
@@ -141,7 +155,7 @@ static json_t *event_fields(struct reply_answer *a, const char *prefix)
 
 static const char *prefix_of(const struct reply_answer *a)
 {
-    return a->open == REPLY_CONTENT ? "msg_" : a->open == REPLY_REASONING ? "rs_" : "fc_";
+    return a->open == REPLY_CONTENT ? "msg_" : a->open == REPLY_REASONING ? "rs_" : call_prefix(a);
 }
 
 /* The text of the open item. */
@@ -181,11 +195,22 @@ static json_t *close_reasoning(struct reply_answer *a)
 
 static json_t *close_call(struct reply_answer *a)
 {
-    const struct reply_call *call = &a->call[a->n_call - 1];
     json_t *value = event_fields(a, "fc_");
     reply_set(a->reply, value, "arguments", open_text(a));
     emit(a->reply, "response.function_call_arguments.done", value);
-    return call_item(a, status_of(a), call->id, call->name, open_text(a));
+    return call_item(a, status_of(a), open_text(a));
+}
+
+/* A custom tool's input comes as a whole. */
+static json_t *close_custom(struct reply_answer *a)
+{
+    json_t *input = reply_input(a->reply, last_call(a));
+    json_t *delta = event_fields(a, "ctc_"), *value = event_fields(a, "ctc_");
+    reply_set(a->reply, delta, "delta", json_incref(input));
+    emit(a->reply, "response.custom_tool_call_input.delta", delta);
+    reply_set(a->reply, value, "input", json_incref(input));
+    emit(a->reply, "response.custom_tool_call_input.done", value);
+    return call_item(a, status_of(a), input);
 }
 
 static void close_item(struct reply_answer *a)
@@ -194,6 +219,7 @@ static void close_item(struct reply_answer *a)
         return;
     json_t *item = a->open == REPLY_CONTENT     ? close_content(a)
                    : a->open == REPLY_REASONING ? close_reasoning(a)
+                   : last_call(a)->custom       ? close_custom(a)
                                                 : close_call(a);
     if (a->items == NULL)
         a->items = reply_need(a->reply, json_array());
@@ -212,10 +238,9 @@ static void open_item(struct reply_answer *a, enum reply_kind kind, const struct
     a->n_open = kind == REPLY_CONTENT     ? a->content.len - e->len
                 : kind == REPLY_REASONING ? a->reasoning.len - e->len
                                           : 0;
-    json_t *item = kind == REPLY_CONTENT ? message_item(a, "in_progress", json_array())
-                   : kind == REPLY_REASONING
-                       ? reasoning_item(a, "in_progress", json_array())
-                       : call_item(a, "in_progress", e->id, e->name, json_string(""));
+    json_t *item = kind == REPLY_CONTENT     ? message_item(a, "in_progress", json_array())
+                   : kind == REPLY_REASONING ? reasoning_item(a, "in_progress", json_array())
+                                             : call_item(a, "in_progress", json_string(""));
     emit(reply, "response.output_item.added",
          json_pack("{s:i, s:o}", "output_index", (int)a->n_block - 1, "item", item));
     if (kind != REPLY_CONTENT)
@@ -253,7 +278,8 @@ static void event(struct reply_answer *a, const struct reply_event *e)
         open_item(a, REPLY_CALL, e);
         break;
     case REPLY_EVENT_CALL_ARGS:
-        fill(a, "response.function_call_arguments.delta", e);
+        if (!last_call(a)->custom)
+            fill(a, "response.function_call_arguments.delta", e);
         break;
     case REPLY_EVENT_CALL_END:
         close_item(a);

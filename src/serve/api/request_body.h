@@ -74,7 +74,10 @@ struct request_calls {
     enum serve_choice choice;
     const char *name;               /* with REQUIRED: the one; NULL: any */
     bool one;                       /* parallel_tool_calls: false */
-    bool strict;                    /* a tool is strict, and none need be called */
+    bool strict;                    /* none need be called, but a grammar holds calls */
+    bool or_answer;                 /* a grammar holds the whole answer: calls, or text */
+    bool no_alone;                  /* or_answer: an object alone is an answer */
+    bool fits;                      /* a custom tool's input is to fit an expression */
     bool explained;                 /* the first message is ours, and tells of the tools */
     struct serve_tools_style style; /* of messages */
 };
@@ -165,6 +168,11 @@ void request_read_session(struct serve_reader *rd, const json_t *body);       /*
 void request_read_format(struct serve_reader *rd, const json_t *body);        /* request_format.c */
 void request_read_chat(struct serve_reader *rd, const json_t *body);          /* request_chat.c */
 void request_read_tools(struct serve_reader *rd, const json_t *body);         /* request_tools.c */
+/* request_custom.c: a custom tool as a function, and the arguments of a call of one; NULL: a fault.
+   Whether a tool of the request is one. */
+json_t *request_custom_function(struct serve_reader *rd, size_t i, const json_t *tool);
+json_t *request_custom_arguments(struct serve_reader *rd, const char *where, json_t *input);
+bool request_is_custom(const struct serve_request *r, const char *name);
 void request_read_prompts(struct serve_reader *rd, const json_t *body); /* request_prompts.c */
 void request_read_infill(struct serve_reader *rd, const json_t *body);  /* request_infill.c */
 /* Bodies of other APIs as OpenAI's chat; a new reference. */

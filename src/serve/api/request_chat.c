@@ -109,16 +109,20 @@ static void read_call(struct serve_reader *rd, const char *list, size_t k, const
                       json_t *out)
 {
     char where[128];
-    json_t *function = request_get(call, "function"), *id = request_get(call, "id");
+    bool custom = request_is(request_get(call, "type"), "custom");
+    json_t *function = request_get(call, custom ? "custom" : "function");
+    json_t *id = request_get(call, "id");
     snprintf(where, sizeof(where), "%s[%zu].id", list, k);
     if (id != NULL && !request_text(rd, "messages", where, id))
         return;
-    snprintf(where, sizeof(where), "%s[%zu].function.name", list, k);
+    snprintf(where, sizeof(where), "%s[%zu].%s.name", list, k, custom ? "custom" : "function");
     json_t *name = request_get(function, "name");
     if (request_string(rd, "messages", where, name) == NULL)
         return;
-    snprintf(where, sizeof(where), "%s[%zu].function.arguments", list, k);
-    json_t *arguments = read_arguments(rd, where, request_get(function, "arguments"));
+    snprintf(where, sizeof(where), "%s[%zu].%s", list, k,
+             custom ? "custom.input" : "function.arguments");
+    json_t *arguments = custom ? request_custom_arguments(rd, where, request_get(function, "input"))
+                               : read_arguments(rd, where, request_get(function, "arguments"));
     if (arguments == NULL)
         return;
     json_t *one = request_need(rd, json_pack("{s:s, s:{s:O, s:o}}", "type", "function", "function",

@@ -43,6 +43,92 @@ static void set_grammar(struct serve_reader *rd, const char *key, pith_status st
         rd->r->params.sample.grammar = rd->r->format.grammar;
 }
 
+/* ---- a schema beside tools ---- */
+
+static struct serve_tools_grammar_options call_options(const struct serve_request *r,
+                                                       enum serve_tools_choice choice)
+{
+    size_t len = 0;
+    const char *text = serve_request_text(r, &len);
+    return (struct serve_tools_grammar_options){
+        .tools = r->calls.tools,
+        .numbers = &r->source.numbers,
+        .name = r->calls.name,
+        .choice = choice,
+        .parallel = !r->calls.one,
+        .thinking = text != NULL && serve_tools_prompt_thinks(&r->calls.style, text, len),
+    };
+}
+
+static bool accepts(pith_grammar_state *state, const char *text)
+{
+    return text != NULL &&
+           pith_grammar_state_accept_bytes(state, text, strlen(text), NULL) == PITH_OK;
+}
+
+/* A tool whose arguments are promised to follow its schema. */
+static bool is_strict(const json_t *tools)
+{
+    size_t i;
+    json_t *tool;
+    bool strict = false;
+    json_array_foreach((json_t *)tools, i, tool) strict =
+        strict || json_is_true(json_object_get(json_object_get(tool, "function"), "strict"));
+    return strict;
+}
+
+/* Whether an answer of the schema may begin as a call that is an object alone does, and where that
+   is not known. */
+static bool may_begin_as_call(const struct serve_reader *rd, const char *schema)
+{
+    const json_t *tools = rd->r->calls.tools;
+    pith_grammar *grammar = NULL;
+    bool may = pith_grammar_create_json_schema(rd->setup->model, schema, strlen(schema), NULL,
+                                               &grammar, NULL) != PITH_OK;
+    for (size_t i = 0; i < json_array_size(tools) && !may; i++) {
+        const json_t *function = json_object_get(json_array_get(tools, i), "function");
+        const char *name = json_string_value(json_object_get(function, "name"));
+        pith_grammar_state *state = NULL;
+        may = pith_grammar_state_create(grammar, &state, NULL) != PITH_OK ||
+              (accepts(state, "{\"name\": \"") && accepts(state, name) && accepts(state, "\""));
+        pith_grammar_state_free(state);
+    }
+    pith_grammar_free(grammar);
+    return may;
+}
+
+/* Makes the answer calls, or text of the schema, whose grammar is there. An object alone that might
+   be either is a call where nothing is promised of calls. Where a call is required nothing is left
+   of the schema. In forms without a grammar it stays, and no tool is called. */
+static void allow_calls(struct serve_reader *rd, const char *schema)
+{
+    pith_error err;
+    struct serve_request *r = rd->r;
+    struct serve_tools_grammar_options options = call_options(r, SERVE_TOOLS_OR_ANSWER);
+    int32_t n, n_first;
+    bool required = r->calls.choice == SERVE_CHOICE_REQUIRED;
+    bool model = rd->setup->model != NULL;
+    if (!required && model &&
+        serve_tools_triggers(r->calls.style.form, false, &n, &n_first) == NULL)
+        return;
+    pith_grammar_free(r->format.grammar);
+    r->format.grammar = NULL;
+    r->params.sample.grammar = NULL;
+    r->calls.or_answer = !required;
+    if (required)
+        r->format.field = NULL;
+    if (required || !model)
+        return;
+    options.answer = schema;
+    bool alike = may_begin_as_call(rd, schema);
+    r->calls.strict = !alike || is_strict(r->calls.tools);
+    r->calls.no_alone = options.no_alone = alike && r->calls.strict;
+    set_grammar(
+        rd, "tools",
+        request_call_grammar(rd->setup->model, &r->calls.style, &options, &r->format.grammar, &err),
+        &err);
+}
+
 static void use_schema(struct serve_reader *rd, const char *key, const json_t *schema)
 {
     pith_error err;
@@ -60,6 +146,8 @@ static void use_schema(struct serve_reader *rd, const char *key, const json_t *s
                     pith_grammar_create_json_schema(rd->setup->model, text, strlen(text), &params,
                                                     &rd->r->format.grammar, &err),
                     &err);
+    if (rd->r->calls.tools != NULL && !request_is_bad(rd))
+        allow_calls(rd, text);
     free(text);
 }
 
@@ -108,38 +196,19 @@ static void read_response_format(struct serve_reader *rd, const json_t *format)
 
 /* ---- calls ---- */
 
-/* A tool whose arguments are promised to follow its schema. */
-static bool is_strict(const json_t *tools)
-{
-    size_t i;
-    json_t *tool;
-    bool strict = false;
-    json_array_foreach((json_t *)tools, i, tool) strict =
-        strict || json_is_true(json_object_get(json_object_get(tool, "function"), "strict"));
-    return strict;
-}
-
 static void constrain_calls(struct serve_reader *rd)
 {
     pith_error err;
     struct serve_request *r = rd->r;
     bool required = r->calls.choice == SERVE_CHOICE_REQUIRED;
-    size_t len = 0;
-    const char *text = serve_request_text(r, &len);
-    if (r->calls.tools == NULL || (!required && !is_strict(r->calls.tools)))
+    if (r->calls.tools == NULL || r->calls.or_answer || (!required && !is_strict(r->calls.tools)))
         return;
     const char *key = required ? "tool_choice" : "tools";
     r->calls.strict = !required;
     if (!is_first(rd, key) || rd->setup->model == NULL)
         return;
-    const struct serve_tools_grammar_options options = {
-        .tools = r->calls.tools,
-        .numbers = &r->source.numbers,
-        .name = r->calls.name,
-        .choice = required ? SERVE_TOOLS_REQUIRED : SERVE_TOOLS_AUTO,
-        .parallel = !r->calls.one,
-        .thinking = text != NULL && serve_tools_prompt_thinks(&r->calls.style, text, len),
-    };
+    const struct serve_tools_grammar_options options =
+        call_options(r, required ? SERVE_TOOLS_REQUIRED : SERVE_TOOLS_AUTO);
     set_grammar(rd, key,
                 request_call_grammar(rd->setup->model, &r->calls.style, &options,
                                      &rd->r->format.grammar, &err),
@@ -157,6 +226,12 @@ void request_read_format(struct serve_reader *rd, const json_t *body)
         use_schema(rd, "json_schema", schema);
     if (grammar != NULL && !request_is_bad(rd))
         use_gbnf(rd, grammar);
+    if (rd->r->calls.tools != NULL && rd->r->calls.fits && rd->setup->model != NULL &&
+        serve_tools_has_tags(rd->r->calls.style.form))
+        SERVE_FAULT(rd, "tools",
+                    "tools: an input that fits an expression is not supported in the model's form "
+                    "of calls \"%s\"",
+                    serve_tools_form_name(rd->r->calls.style.form));
     if (!request_is_bad(rd))
         constrain_calls(rd);
 }

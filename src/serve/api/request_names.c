@@ -28,6 +28,8 @@ static const struct name parts[] = {
     {SERVE_MESSAGES, "].function.parameters", "].input_schema"},
     {SERVE_MESSAGES, "].function", "]"},
     {SERVE_RESPONSES, "].function", "]"},
+    {SERVE_RESPONSES, "].custom.format.grammar", "].format"},
+    {SERVE_RESPONSES, "].custom", "]"},
 };
 
 static void replace(struct serve_fault *fault, size_t at, const struct name *n)

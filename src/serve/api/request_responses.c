@@ -74,21 +74,26 @@ static void add_message(struct serve_reader *rd, const char *where, const json_t
 static void add_call(struct serve_reader *rd, const char *where, const json_t *item, json_t *list)
 {
     char at[80];
+    bool custom = request_is(request_get(item, "type"), "custom_tool_call");
     json_t *id = request_get(item, "call_id"), *name = request_get(item, "name");
-    json_t *arguments = request_get(item, "arguments");
+    json_t *text = request_get(item, custom ? "input" : "arguments");
     snprintf(at, sizeof(at), "%s.call_id", where);
     if (!request_text(rd, "input", at, id))
         return;
     snprintf(at, sizeof(at), "%s.name", where);
     if (request_string(rd, "input", at, name) == NULL)
         return;
+    snprintf(at, sizeof(at), "%s.input", where);
+    if (custom && !request_text(rd, "input", at, text))
+        return;
     json_t *m = last_assistant(rd, list, true);
     if (m != NULL && json_object_get(m, "tool_calls") == NULL)
         request_set(rd, m, "tool_calls", json_array());
+    const char *type = custom ? "custom" : "function";
     if (m != NULL)
         request_append(rd, json_object_get(m, "tool_calls"),
-                       json_pack("{s:O, s:s, s:{s:O, s:O*}}", "id", id, "type", "function",
-                                 "function", "name", name, "arguments", arguments));
+                       json_pack("{s:O, s:s, s:{s:O, s:O*}}", "id", id, "type", type, type, "name",
+                                 name, custom ? "input" : "arguments", text));
 }
 
 static void add_output(struct serve_reader *rd, const char *where, const json_t *item, json_t *list)
@@ -146,9 +151,10 @@ static void add_item(struct serve_reader *rd, size_t i, const json_t *item, json
     snprintf(where, sizeof(where), "input[%zu]", i);
     if (type == NULL || request_is(type, "message"))
         add_message(rd, where, item, list);
-    else if (request_is(type, "function_call"))
+    else if (request_is(type, "function_call") || request_is(type, "custom_tool_call"))
         add_call(rd, where, item, list);
-    else if (request_is(type, "function_call_output"))
+    else if (request_is(type, "function_call_output") ||
+             request_is(type, "custom_tool_call_output"))
         add_output(rd, where, item, list);
     else if (request_is(type, "reasoning"))
         add_reasoning(rd, where, item, list);
@@ -221,11 +227,36 @@ static void read_input(struct serve_reader *rd, const json_t *body, json_t *out)
 
 /* ---- tools and format ---- */
 
-/* A function that is named, in a chat's form. */
+static bool is_custom(const json_t *tool)
+{
+    return request_is(request_get(tool, "type"), "custom");
+}
+
+/* A tool that is named, in a chat's form. */
 static json_t *chat_name(const json_t *named)
 {
-    return json_pack("{s:O*, s:{s:O*}}", "type", request_get(named, "type"), "function", "name",
-                     request_get(named, "name"));
+    return json_pack("{s:O*, s:{s:O*}}", "type", request_get(named, "type"),
+                     is_custom(named) ? "custom" : "function", "name", request_get(named, "name"));
+}
+
+/* Others are the client's own affair, or the service's. */
+static bool is_known(const json_t *tool)
+{
+    return is_custom(tool) || request_is(request_get(tool, "type"), "function");
+}
+
+/* A custom tool in a chat's form; NULL: no memory. */
+static json_t *chat_custom(const json_t *tool)
+{
+    json_t *format = request_get(tool, "format");
+    json_t *given = json_is_object(format)
+                        ? json_pack("{s:O*, s:{s:O*, s:O*}}", "type", request_get(format, "type"),
+                                    "grammar", "syntax", request_get(format, "syntax"),
+                                    "definition", request_get(format, "definition"))
+                        : json_incref(format);
+    return json_pack("{s:s, s:{s:O*, s:O*, s:o*}}", "type", "custom", "custom", "name",
+                     request_get(tool, "name"), "description", request_get(tool, "description"),
+                     "format", given);
 }
 
 /* A choice that is an object, in a chat's form; NULL: no memory. */
@@ -236,7 +267,7 @@ static json_t *chat_choice(struct serve_reader *rd, const json_t *choice)
         return chat_name(choice);
     json_t *list = request_need(rd, json_array());
     for (size_t i = 0; list != NULL && i < json_array_size(tools) && !request_is_bad(rd); i++)
-        if (request_is(request_get(json_array_get(tools, i), "type"), "function"))
+        if (is_known(json_array_get(tools, i)))
             request_append(rd, list, chat_name(json_array_get(tools, i)));
     return json_pack("{s:s, s:{s:O*, s:o*}}", "type", "allowed_tools", "allowed_tools", "mode",
                      request_get(choice, "mode"), "tools", list);
@@ -253,8 +284,12 @@ static void read_tools(struct serve_reader *rd, const json_t *body, json_t *out)
     for (size_t i = 0; list != NULL && i < json_array_size(tools) && !request_is_bad(rd); i++) {
         const json_t *tool = json_array_get(tools, i);
         json_t *name = request_get(tool, "name");
-        if (!request_is(request_get(tool, "type"), "function"))
+        if (!is_known(tool))
             continue;
+        if (is_custom(tool)) {
+            request_append(rd, list, chat_custom(tool));
+            continue;
+        }
         snprintf(where, sizeof(where), "tools[%zu].name", i);
         if (request_string(rd, "tools", where, name) == NULL)
             break;

@@ -9,23 +9,44 @@
 
 #define TOOLS_MAX 1024
 
-static void check_tool(struct serve_reader *rd, size_t i, const json_t *tool)
+static void check_function(struct serve_reader *rd, size_t i, const json_t *function)
 {
-    char where[64];
-    const json_t *function = request_get(tool, "function");
-    const json_t *type = request_get(tool, "type");
+    char where[64], buf[SERVE_SHOW];
     const json_t *parameters = request_get(function, "parameters");
-    static const char *const types[] = {"function", NULL};
-    snprintf(where, sizeof(where), "tools[%zu].type", i);
-    if (request_word(rd, "tools", where, type, types) < 0)
-        return;
     snprintf(where, sizeof(where), "tools[%zu].function.name", i);
     const char *name = request_string(rd, "tools", where, request_get(function, "name"));
     if (name != NULL && name[0] == '\0')
         SERVE_FAULT(rd, "tools", "%s: \"\" is no name", where);
     snprintf(where, sizeof(where), "tools[%zu].function.parameters", i);
     if (parameters != NULL && !json_is_object(parameters))
-        request_wrong_type(rd, where, parameters, "an object");
+        SERVE_FAULT(rd, "tools", "%s: %s is not an object", where,
+                    request_show(rd, parameters, buf));
+}
+
+/* The tools as functions, for the caller; NULL: a fault. */
+static json_t *read_list(struct serve_reader *rd, const json_t *tools)
+{
+    static const char *const types[] = {"function", "custom", NULL};
+    char where[64];
+    json_t *list = request_need(rd, json_array());
+    for (size_t i = 0; i < json_array_size(tools) && !request_is_bad(rd); i++) {
+        json_t *tool = json_array_get(tools, i);
+        snprintf(where, sizeof(where), "tools[%zu].type", i);
+        int type = request_word(rd, "tools", where, request_get(tool, "type"), types);
+        if (type == 0)
+            check_function(rd, i, request_get(tool, "function"));
+        json_t *one = type == 1 ? request_custom_function(rd, i, tool) : json_incref(tool);
+        if (one != NULL)
+            request_append(rd, list, one);
+    }
+    return list;
+}
+
+/* The name in a tool, or in what names one. */
+static const json_t *name_in(const json_t *tool)
+{
+    const char *key = request_is(request_get(tool, "type"), "custom") ? "custom" : "function";
+    return request_get(request_get(tool, key), "name");
 }
 
 static const char *name_of(const json_t *tool)
@@ -37,22 +58,26 @@ static json_t *find_tool(const json_t *tools, const char *name)
 {
     for (size_t i = 0; i < json_array_size(tools); i++) {
         json_t *tool = json_array_get(tools, i);
-        if (request_is(request_get(request_get(tool, "function"), "name"), name))
+        if (request_is(name_in(tool), name))
             return tool;
     }
     return NULL;
 }
 
-/* The given tool that {"type": "function", "function": {"name"}} names; NULL: none, which is a
-   fault. Other APIs have the name beside the type. */
+/* The given tool that {"type": "function", "function": {"name"}} names, or the same with "custom".
+   NULL: none, which is a fault. Other APIs have the name beside the type. */
 static json_t *named_tool(struct serve_reader *rd, const char *at, const json_t *choice,
                           const json_t *tools)
 {
     bool other =
         rd->r->api == SERVE_MESSAGES || rd->r->api == SERVE_COUNT || rd->r->api == SERVE_RESPONSES;
-    const json_t *name = request_get(request_get(choice, "function"), "name");
+    const json_t *name = name_in(choice);
+    bool custom = request_is(request_get(choice, "type"), "custom");
     char where[96], buf[SERVE_SHOW];
-    snprintf(where, sizeof(where), "%s%s", at, other ? ".name" : ".function.name");
+    snprintf(where, sizeof(where), "%s%s", at,
+             other    ? ".name"
+             : custom ? ".custom.name"
+                      : ".function.name");
     const char *text = request_string(rd, "tool_choice", where, name);
     json_t *tool = text != NULL ? find_tool(tools, text) : NULL;
     if (text != NULL && tool == NULL)
@@ -94,12 +119,12 @@ static json_t *read_allowed(struct serve_reader *rd, const json_t *choice, json_
 /* A choice that is an object. The tools that may be called, for the caller; NULL: no memory. */
 static json_t *read_some(struct serve_reader *rd, const json_t *choice, json_t *tools)
 {
-    static const char *const types[] = {"function", "allowed_tools", NULL};
+    static const char *const types[] = {"function", "allowed_tools", "custom", NULL};
     const json_t *type = request_get(choice, "type");
     int i = type != NULL ? request_word(rd, "tool_choice", "tool_choice.type", type, types) : 0;
     if (i == 1)
         return read_allowed(rd, choice, tools);
-    const json_t *tool = i == 0 ? named_tool(rd, "tool_choice", choice, tools) : NULL;
+    const json_t *tool = i >= 0 ? named_tool(rd, "tool_choice", choice, tools) : NULL;
     if (tool != NULL) {
         rd->r->calls.choice = SERVE_CHOICE_REQUIRED;
         rd->r->calls.name = name_of(tool);
@@ -119,23 +144,25 @@ static void read_word(struct serve_reader *rd, const json_t *choice, const json_
 
 void request_read_tools(struct serve_reader *rd, const json_t *body)
 {
-    json_t *tools = request_get(body, "tools"), *choice = request_get(body, "tool_choice");
+    const json_t *given = request_get(body, "tools"), *choice = request_get(body, "tool_choice");
     const json_t *parallel = request_get(body, "parallel_tool_calls");
-    size_t n = json_array_size(tools);
-    if (tools != NULL && !json_is_array(tools))
-        request_wrong_type(rd, "tools", tools, "an array");
+    size_t n = json_array_size(given);
+    if (given != NULL && !json_is_array(given))
+        request_wrong_type(rd, "tools", given, "an array");
     if (n > TOOLS_MAX)
         SERVE_FAULT(rd, "tools", "tools: %zu are more than %d", n, TOOLS_MAX);
-    for (size_t i = 0; i < n && !request_is_bad(rd); i++)
-        check_tool(rd, i, json_array_get(tools, i));
+    json_t *list = request_is_bad(rd) ? NULL : read_list(rd, given);
     if (parallel != NULL && !json_is_boolean(parallel))
         request_wrong_type(rd, "parallel_tool_calls", parallel, "true or false");
     rd->r->calls.one = json_is_false(parallel);
     if (choice != NULL && !json_is_object(choice) && !request_is_bad(rd))
-        read_word(rd, choice, tools);
-    if (request_is_bad(rd))
+        read_word(rd, choice, list);
+    if (request_is_bad(rd)) {
+        json_decref(list);
         return;
-    tools = json_is_object(choice) ? read_some(rd, choice, tools) : json_incref(tools);
+    }
+    json_t *tools = json_is_object(choice) ? read_some(rd, choice, list) : json_incref(list);
+    json_decref(list);
     if (n == 0 || rd->r->calls.choice == SERVE_CHOICE_NONE || request_is_bad(rd)) {
         json_decref(tools);
         return;

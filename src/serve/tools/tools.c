@@ -86,6 +86,28 @@ static size_t unfinished(const struct tools_bytes *b)
     return 0;
 }
 
+/* JSON in a fence loses that: a line begins with a backtick nowhere else. */
+static void unfence(struct serve_tools *t, char c)
+{
+    bool line = t->fence == TOOLS_FENCE_LINE;
+    if (t->fence == TOOLS_FENCE_UNKNOWN)
+        t->fence = c == '`' ? TOOLS_FENCE_OPENS : TOOLS_FENCE_NONE;
+    if (t->fence == TOOLS_FENCE_OPENS) {
+        t->fence = c == '\n' ? TOOLS_FENCE_IN : TOOLS_FENCE_OPENS;
+        return;
+    }
+    if (line)
+        t->fence = c == '`' ? TOOLS_FENCE_CLOSED : TOOLS_FENCE_IN;
+    if (t->fence == TOOLS_FENCE_CLOSED)
+        return;
+    if (line)
+        tools_append(t, &t->out, "\n", 1);
+    if (t->fence == TOOLS_FENCE_IN && c == '\n')
+        t->fence = TOOLS_FENCE_LINE;
+    else
+        tools_append(t, &t->out, &c, 1);
+}
+
 void tools_tell(struct serve_tools *t, enum serve_tools_event_type type, const char *text,
                 size_t len)
 {
@@ -94,7 +116,10 @@ void tools_tell(struct serve_tools *t, enum serve_tools_event_type type, const c
     if (t->out_type != type)
         send_text(t, t->out.len);
     t->out_type = type;
-    tools_append(t, &t->out, text, len);
+    if (type != SERVE_TOOLS_CONTENT || !t->options.whole)
+        tools_append(t, &t->out, text, len);
+    for (size_t i = 0; i < len && type == SERVE_TOOLS_CONTENT && t->options.whole; i++)
+        unfence(t, text[i]);
 }
 
 static void send_call(struct serve_tools *t, enum serve_tools_event_type type, bool complete)
@@ -262,7 +287,8 @@ static int call_markers(const struct serve_tools *t, const char *markers[TOOLS_M
     const char *const *trigger =
         serve_tools_triggers(t->form->form, t->options.thinking, &n_trigger, &n_first);
     if (t->options.constrained && trigger != NULL) {
-        int32_t least = t->state == TOOLS_START && !t->thought ? 0 : n_first;
+        bool alone = t->state == TOOLS_START && !t->thought && !t->options.no_alone;
+        int32_t least = alone ? 0 : n_first;
         for (int32_t i = n_trigger; i-- > least;) /* the longer of two that end alike */
             markers[n++] = trigger[i];
         return n;
@@ -277,7 +303,8 @@ static int call_markers(const struct serve_tools *t, const char *markers[TOOLS_M
 /* Markers that may come in content: of calls, and at its beginning of reasoning. */
 static int content_markers(const struct serve_tools *t, const char *markers[TOOLS_MARKER_MAX])
 {
-    int n = t->calls ? call_markers(t, markers) : 0;
+    bool calls = t->calls && (!t->options.whole || t->state == TOOLS_START || t->after_call);
+    int n = calls ? call_markers(t, markers) : 0;
     if (t->state != TOOLS_START)
         return n;
     if (!t->options.reasoning_is_text) {

@@ -67,6 +67,8 @@ struct serve_tools_style {
 };
 
 const char *serve_tools_form_name(enum serve_tool_form form);
+/* Whether texts stand in calls as they are, between tags. A grammar takes any of them. */
+bool serve_tools_has_tags(enum serve_tool_form form);
 
 /* The style of models with this chat template, by the markers that stand in its text. An empty text
    is GENERIC. */
@@ -114,6 +116,9 @@ struct serve_tools_options {
     bool constrained; /* AUTO with a grammar: calls are only what that has constrained, from its
                          trigger on; what else looks like a call is content */
     bool sure;        /* a grammar holds calls, so that they are told while they come */
+    bool whole;       /* the answer is calls or JSON, which loses the fence about it: behind JSON
+                         nothing is a call */
+    bool no_alone;    /* constrained: an object alone is text */
     bool one_call;    /* parallel_tool_calls false: further calls are left out */
     const char *request_id; /* ids of calls are made of it and the index; copied. NULL: "" */
     serve_tools_event_fn *on_event;
@@ -151,13 +156,17 @@ pith_status serve_tools_instructions(const json_t *tools, const struct serve_num
                                      char **out, pith_error *err);
 
 enum serve_tools_choice {
-    SERVE_TOOLS_AUTO,     /* free text until a call begins, which then follows the grammar */
-    SERVE_TOOLS_REQUIRED, /* calls from the first token on (behind reasoning, where it may come) */
+    SERVE_TOOLS_AUTO,      /* free text until a call begins, which then follows the grammar */
+    SERVE_TOOLS_REQUIRED,  /* calls from the first token on (behind reasoning, where it may come) */
+    SERVE_TOOLS_OR_ANSWER, /* so, or an answer of a schema in their place */
 };
 
 struct serve_tools_schema {
     char *rule;   /* the name of a rule that the GBNF text uses and does not define */
     char *schema; /* its JSON schema, as text */
+    const char
+        *otherwise; /* a schema for one that cannot be read, as nothing is promised. Constant;
+                              NULL: that is a fault */
 };
 
 /* The grammar of calls in a form: GBNF whose arguments are rules left to the compiler of
@@ -177,9 +186,11 @@ struct serve_tools_grammar_options {
     const struct serve_numbers *numbers; /* of tools; NULL: none */
     const char *name; /* tool_choice names a function: this one alone; NULL: any */
     enum serve_tools_choice choice;
-    bool parallel; /* several calls may follow each other */
-    bool
-        thinking; /* REQUIRED: the prompt ends within reasoning, which is free text up to its tag */
+    const char *answer; /* OR_ANSWER: the JSON schema. The rule "other" has texts of it */
+    bool no_alone;      /* OR_ANSWER: an object alone is an answer, as one might begin alike */
+    bool parallel;      /* several calls may follow each other */
+    bool thinking;      /* not AUTO: the prompt ends within reasoning, which is free text up to its
+                           tag */
 };
 
 /* The triggers of AUTO's grammar, as in serve_tools_grammar; thinks: the answer begins within

@@ -341,6 +341,8 @@ static bool follow(struct serve_tools *t, char c, const struct tools_json *befor
 
 static bool object_ends(struct serve_tools *t)
 {
+    if (!t->has_args && t->bare && t->options.whole) /* an answer that has a name */
+        return false;
     if (!start(t))
         return false;
     if (!t->has_args)

@@ -178,6 +178,11 @@ const char *serve_tools_form_name(enum serve_tool_form form)
     return tools_form_of(form)->name;
 }
 
+bool serve_tools_has_tags(enum serve_tool_form form)
+{
+    return tools_form_of(form)->body == TOOLS_BODY_PARAMS;
+}
+
 /* Texts in the templates of a family that writes a form; the first line counts. */
 static const struct {
     enum serve_tool_form form;

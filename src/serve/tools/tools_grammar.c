@@ -19,7 +19,8 @@
 struct shape {
     enum serve_tool_form form;
     const char *trigger; /* calls begin with it */
-    const char *before;  /* REQUIRED: stands before the trigger; NULL: nothing */
+    const char *before;  /* not AUTO: stands before the trigger; NULL: nothing */
+    const char *answer;  /* OR_ANSWER: stands before the answer; NULL: nothing */
     const char *first, *open, *mid, *close;
     const char *again; /* between calls; NULL: there is one only */
     const char *end;
@@ -42,6 +43,7 @@ struct shape {
 #define ALONE_4 "{\"name\":\""
 #define ALONE(tag) tag ALONE_0, tag ALONE_1, tag ALONE_2, tag ALONE_3, tag ALONE_4
 #define N_ALONE 5
+#define ANY_OBJECT "{\"type\":\"object\"}"
 #define GAP_RULE "gap ::= (\" \" | \"\\n  \" | \"\\n    \")?\n"
 #define FENCE "```json\n"
 #define PYTHON_TAG "<|python_tag|>"
@@ -104,6 +106,7 @@ static const struct shape shapes[] = {
     {.form = SERVE_TOOLS_GPT_OSS,
      .trigger = " to=functions.",
      .before = "<|channel|>commentary",
+     .answer = "<|channel|>final<|message|>",
      .mid_gbnf = "\"<|channel|>commentary\"? \" \"? \"<|constrain|>\"? \"json\"? \"<|message|>\""},
     {.form = SERVE_TOOLS_DEEPSEEK,
      .trigger = DS("tool" SP "calls" SP "begin"),
@@ -229,6 +232,7 @@ struct writer {
     struct serve_tools_grammar *out;
     const struct serve_numbers *numbers;
     size_t n_rule; /* names of rules that were given out */
+    bool loose;    /* of the function that is written: nothing is promised */
 };
 
 static void add_bytes(struct writer *w, const char *text, size_t len)
@@ -315,23 +319,30 @@ static void add_text_rules(struct writer *w, const char *name, const char *end)
 
 /* ---- schemas ---- */
 
-/* A rule for JSON of a schema; its name goes to the end of the text. Owns the schema. */
-static void add_schema(struct writer *w, json_t *schema)
+/* Lists a schema as a rule. otherwise: as in serve_tools_schema. */
+static void list_schema(struct writer *w, const char *rule, const char *text, const char *otherwise)
 {
     struct serve_tools_grammar *g = w->out;
     struct serve_tools_schema *list =
         pi_mem_grow(PI_MEM_OTHER, g->schemas, g->n_schema + 1, sizeof *list);
-    char name[32];
-    int n = snprintf(name, sizeof name, "schema-%zu", w->n_rule++);
-    char *text = serve_json_dump(w->numbers, schema, JSON_COMPACT);
     if (list != NULL) {
         g->schemas = list;
         struct serve_tools_schema *s = &list[g->n_schema++];
-        s->rule = pi_mem_strndup(PI_MEM_OTHER, name, (size_t)n);
+        s->rule = pi_mem_strndup(PI_MEM_OTHER, rule, strlen(rule));
         s->schema = text == NULL ? NULL : pi_mem_strndup(PI_MEM_OTHER, text, strlen(text));
+        s->otherwise = otherwise;
         w->no_memory = w->no_memory || s->rule == NULL || s->schema == NULL;
     }
     w->no_memory = w->no_memory || list == NULL;
+}
+
+/* A rule for JSON of a schema; its name goes to the end of the text. Owns the schema. */
+static void add_schema(struct writer *w, json_t *schema, const char *otherwise)
+{
+    char name[32];
+    snprintf(name, sizeof name, "schema-%zu", w->n_rule++);
+    char *text = serve_json_dump(w->numbers, schema, JSON_COMPACT);
+    list_schema(w, name, text, w->loose ? otherwise : NULL);
     free(text);
     json_decref(schema);
     addf(w, "%s ", name);
@@ -393,7 +404,7 @@ static size_t add_choices(struct writer *w, const json_t *values)
 static void add_value(struct writer *w, const json_t *whole, const json_t *property, bool text)
 {
     if (!text)
-        add_schema(w, property_schema(whole, property));
+        add_schema(w, property_schema(whole, property), "{}");
     else if (add_choices(w, json_object_get(property, "enum")) == 0)
         add(w, "text-0 ");
 }
@@ -430,7 +441,7 @@ static void add_call(struct writer *w, const struct shape *shape, const struct s
     if (shape->key_open != NULL)
         add_params(w, shape, t, function);
     else
-        add_schema(w, arguments_schema(function));
+        add_schema(w, arguments_schema(function), ANY_OBJECT);
     add_literal(w, shape->close);
 }
 
@@ -448,7 +459,7 @@ static void add_alone(struct writer *w, const struct shape *shape, const json_t 
     add_literal(w, shape->alone_args);
     add_literal(w, "\":");
     add(w, "\" \"? ");
-    add_schema(w, arguments_schema(function));
+    add_schema(w, arguments_schema(function), ANY_OBJECT);
     add(w, "[ \\n]? \"}\" ");
 }
 
@@ -468,6 +479,8 @@ static pith_status add_calls(struct writer *w, const struct shape *shape, const 
         if (options->name != NULL && strcmp(options->name, name) != 0)
             continue;
         add(w, some++ > 0 ? "| " : "");
+        w->loose = options->choice == SERVE_TOOLS_OR_ANSWER &&
+                   !json_is_true(json_object_get(function, "strict"));
         if (alone)
             add_alone(w, shape, function);
         else
@@ -480,7 +493,7 @@ static pith_status add_calls(struct writer *w, const struct shape *shape, const 
     return some == 0 ? pi_fail(err, PITH_INVALID, "tools: there is none to call") : PITH_OK;
 }
 
-/* REQUIRED: whether reasoning may come first. A model of a template that knows none does not think.
+/* Not AUTO: whether reasoning may come first. A model of a template that knows none does not think.
    Its calls may begin as the tag does, and it would go on with the wrong one. */
 static bool may_think(const struct serve_tools_style *style, bool open)
 {
@@ -518,30 +531,68 @@ static void add_marked(struct writer *w, const struct shape *shape,
     add_literal(w, shape->end);
 }
 
-static void add_root(struct writer *w, const struct shape *shape,
-                     const struct serve_tools_style *style,
-                     const struct serve_tools_grammar_options *options)
+/* Calls with markers, or as objects alone behind their tag. */
+static void add_tagged(struct writer *w, const struct shape *shape,
+                       const struct serve_tools_grammar_options *options)
 {
-    bool required = options->choice == SERVE_TOOLS_REQUIRED;
-    bool alone = !required && shape->alone_args != NULL;
-    add(w, "root ::= ");
-    if (required) {
-        if (may_think(style, options->thinking))
-            add_reasoning(w, style, options->thinking);
-        add_literal(w, shape->before);
-    }
-    if (alone) {
-        add(w, "alone | ");
+    bool object = strchr(shape->trigger, '{') != NULL;
+    bool tagged = options->choice != SERVE_TOOLS_REQUIRED && shape->alone_args != NULL;
+    if (tagged) {
         add_literal(w, shape->tag);
         add(w, "alone ");
         add_literal(w, shape->tag_end);
     }
-    if (alone && strchr(shape->trigger, '{') == NULL)
+    if (tagged && !object)
         add(w, "| ");
-    if (!alone || strchr(shape->trigger, '{') == NULL)
+    if (!tagged || !object)
         add_marked(w, shape, options);
-    add(w, alone ? "\n" GAP_RULE : "\n");
-    if (required && may_think(style, options->thinking))
+}
+
+static bool is_fenced(const struct shape *shape)
+{
+    return shape->alone_args != NULL && strcmp(shape->tag, FENCE) == 0;
+}
+
+/* The rule of an answer without calls. Where calls may be fenced so may the answer: what it is
+   shows behind the fence. */
+static void add_other(struct writer *w, const struct shape *shape,
+                      const struct serve_tools_style *style,
+                      const struct serve_tools_grammar_options *options)
+{
+    add(w, "other ::= ");
+    if (may_think(style, options->thinking))
+        add_reasoning(w, style, options->thinking);
+    add_literal(w, shape->answer);
+    add(w, is_fenced(shape) ? "( answer | " : "answer\n");
+    if (!is_fenced(shape))
+        return;
+    add_literal(w, shape->tag);
+    add(w, "answer ");
+    add_literal(w, shape->tag_end);
+    add(w, ")\n");
+}
+
+static void add_root(struct writer *w, const struct shape *shape,
+                     const struct serve_tools_style *style,
+                     const struct serve_tools_grammar_options *options)
+{
+    bool free = options->choice == SERVE_TOOLS_AUTO;
+    bool answers = options->choice == SERVE_TOOLS_OR_ANSWER;
+    bool thinks = !free && may_think(style, options->thinking);
+    bool objects = options->choice != SERVE_TOOLS_REQUIRED && shape->alone_args != NULL;
+    add(w, "root ::= ");
+    if (objects && (free || !(options->thinking || options->no_alone)))
+        add(w, "alone | ");
+    if (thinks)
+        add_reasoning(w, style, options->thinking);
+    add(w, answers ? "( " : "");
+    add_literal(w, free ? NULL : shape->before);
+    add_tagged(w, shape, options);
+    add(w, answers ? ")" : "");
+    add(w, objects ? "\n" GAP_RULE : "\n");
+    if (answers)
+        add_other(w, shape, style, options);
+    if (thinks)
         add_text_rules(w, "think",
                        style->form == SERVE_TOOLS_GPT_OSS ? "<|end|>" : style->think_close);
     if (shape->key_open != NULL)
@@ -568,6 +619,8 @@ pith_status serve_tools_grammar_create(const struct serve_tools_style *style,
         status = add_calls(&w, shape, "call", options, err);
     if (status == PITH_OK && !required && shape->alone_args != NULL)
         status = add_calls(&w, shape, "alone", options, err);
+    if (options->choice == SERVE_TOOLS_OR_ANSWER)
+        list_schema(&w, "answer", options->answer, NULL);
     out->gbnf = w.text;
     if (status == PITH_OK && w.no_memory)
         status = pi_fail(err, PITH_NOMEM, "no memory for the grammar of calls");
@@ -575,7 +628,7 @@ pith_status serve_tools_grammar_create(const struct serve_tools_style *style,
         serve_tools_grammar_free(out);
         return status;
     }
-    if (!required)
+    if (options->choice == SERVE_TOOLS_AUTO)
         out->triggers =
             serve_tools_triggers(style->form, options->thinking, &out->n_trigger, &out->n_first);
     return PITH_OK;

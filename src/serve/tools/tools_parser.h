@@ -68,6 +68,16 @@ enum tools_state {
     TOOLS_CHANNEL_TEXT,
 };
 
+/* Of the fence about an answer in JSON. */
+enum tools_fence {
+    TOOLS_FENCE_UNKNOWN,
+    TOOLS_FENCE_NONE,
+    TOOLS_FENCE_OPENS, /* in its first line */
+    TOOLS_FENCE_IN,
+    TOOLS_FENCE_LINE, /* behind a line's end, which is not told yet */
+    TOOLS_FENCE_CLOSED,
+};
+
 enum tools_role { TOOLS_ROLE_NONE, TOOLS_ROLE_NAME, TOOLS_ROLE_ARGS };
 
 struct serve_tools {
@@ -86,6 +96,7 @@ struct serve_tools {
     /* Text. */
     struct tools_bytes held; /* [n_space white space][what may begin a marker] */
     size_t n_space;
+    enum tools_fence fence;
     bool trim;                           /* white space at the beginning is dropped */
     bool after_call;                     /* only white space has come since */
     enum serve_tools_event_type channel; /* gpt-oss: what the message is */

@@ -26,8 +26,11 @@ struct pith_grammar {
     bool again, keeps_trigger;
     char **trigger; /* [n_trigger] terminated copies, owned */
     int32_t n_trigger, n_first;
-    size_t trigger_len; /* of the longest */
-    uint64_t *end;      /* [n_word] tokens that end a text, owned */
+    size_t trigger_len;              /* of the longest */
+    uint64_t *end;                   /* [n_word] tokens that end a text, owned */
+    int32_t marker[GRAMMAR_MARKERS]; /* [n_marker] control tokens that count as their text */
+    int32_t n_marker;
+    struct pith_grammar *other; /* a text may be of this one instead; NULL: none; owned */
 };
 
 struct pith_grammar_state {
@@ -40,7 +43,8 @@ struct pith_grammar_state {
     bool has_ended;         /* by an end token */
     char *tail;             /* [trigger_len] the last bytes of free text, owned */
     size_t n_tail;
-    size_t n_free, n_lead; /* bytes of free text, and white space that it began with */
+    size_t n_free, n_lead;            /* bytes of free text, and white space that it began with */
+    struct pith_grammar_state *other; /* the place in g->other; NULL: it is not of that; owned */
 };
 
 void pith_grammar_params_default(pith_grammar_params *out)
@@ -144,7 +148,28 @@ void pith_grammar_free(pith_grammar *g)
         pi_mem_free(g->trigger[i]);
     pi_mem_free(g->trigger);
     pi_mem_free(g->end);
+    pith_grammar_free(g->other); /* which has none */
     pi_mem_free(g);
+}
+
+static bool is_marker(const pith_grammar *g, int32_t token)
+{
+    bool is = false;
+    for (int32_t i = 0; i < g->n_marker; i++)
+        is = is || g->marker[i] == token;
+    return is;
+}
+
+void pi_grammar_or(pith_grammar *g, pith_grammar *other)
+{
+    assert(g->n_trigger == 0 && other->n_trigger == 0 && other->other == NULL);
+    g->other = other;
+}
+
+void pi_grammar_add_marker(pith_grammar *g, int32_t token)
+{
+    if (g->n_marker < GRAMMAR_MARKERS && !is_marker(g, token))
+        g->marker[g->n_marker++] = token;
 }
 
 /* ---- where a text stands ---- */
@@ -323,6 +348,8 @@ pith_status pith_grammar_state_create(const pith_grammar *grammar, pith_grammar_
     pith_status status = begin(s, err);
     pi_lock_give(&g->lock);
     s->is_free = g->n_trigger > 0;
+    if (status == PITH_OK && g->other != NULL)
+        status = pith_grammar_state_create(g->other, &s->other, err);
     if (status == PITH_OK)
         *out = s;
     else
@@ -334,9 +361,42 @@ void pith_grammar_state_free(pith_grammar_state *state)
 {
     if (state == NULL)
         return;
+    pith_grammar_state_free(state->other); /* which has none */
     pi_mem_free(state->stack);
     pi_mem_free(state->tail);
     pi_mem_free(state);
+}
+
+/* The text is of the other grammar from its beginning. */
+static void become_other(pith_grammar_state *s)
+{
+    struct pith_grammar_state *other = s->other;
+    pi_mem_free(s->stack);
+    pi_mem_free(s->tail);
+    *s = *other;
+    pi_mem_free(other);
+}
+
+static pith_status accept_token(pith_grammar_state *s, int32_t token, bool only_try,
+                                pith_error *err);
+
+/* Sets the bits of tokens that the state's own grammar allows, outside of free text. */
+static pith_status add_mask(pith_grammar_state *s, uint64_t *bits, pith_error *err)
+{
+    struct pith_grammar *g = s->g;
+    for (int32_t i = 0; s->can_end && i < g->tree->n_word; i++)
+        bits[i] |= g->end[i];
+    if (s->must_end)
+        return PITH_OK;
+    pi_lock_take(&g->lock);
+    pith_status status = grammar_tokens(&g->machine, s->set, s->stack, s->n_stack, bits);
+    if (status != PITH_OK)
+        failure(g, err);
+    pi_lock_give(&g->lock);
+    for (int32_t i = 0; status == PITH_OK && i < g->n_marker; i++)
+        if (accept_token(s, g->marker[i], true, NULL) == PITH_OK)
+            bits[g->marker[i] / 64] |= UINT64_C(1) << (g->marker[i] % 64);
+    return status;
 }
 
 pith_status pith_grammar_state_mask(pith_grammar_state *s, uint64_t *bits, pith_error *err)
@@ -351,27 +411,42 @@ pith_status pith_grammar_state_mask(pith_grammar_state *s, uint64_t *bits, pith_
             bits[n_word - 1] = (UINT64_C(1) << (g->tree->n_token % 64)) - 1;
         return PITH_OK;
     }
-    for (int32_t i = 0; s->can_end && i < n_word; i++)
-        bits[i] |= g->end[i];
-    if (s->must_end)
-        return PITH_OK;
-    pi_lock_take(&g->lock);
-    pith_status status = grammar_tokens(&g->machine, s->set, s->stack, s->n_stack, bits);
-    if (status != PITH_OK)
-        failure(g, err);
-    pi_lock_give(&g->lock);
+    PI_TRY(add_mask(s, bits, err));
+    return s->other != NULL ? add_mask(s->other, bits, err) : PITH_OK;
+}
+
+/* By the state's own grammar. */
+static pith_status accept_own(pith_grammar_state *s, const char *bytes, size_t len, bool only_try,
+                              pith_error *err)
+{
+    pi_lock_take(&s->g->lock);
+    pith_status status = take_or_not(s, bytes, len, only_try, err);
+    pi_lock_give(&s->g->lock);
     return status;
 }
 
+/* By either of two grammars, and from then on by those that did. */
 static pith_status accept_bytes(pith_grammar_state *s, const char *bytes, size_t len, bool only_try,
                                 pith_error *err)
 {
     if (s->has_ended)
         return pi_fail(err, PITH_INVALID, "grammar: the text has ended");
-    pi_lock_take(&s->g->lock);
-    pith_status status = take_or_not(s, bytes, len, only_try, err);
-    pi_lock_give(&s->g->lock);
-    return status;
+    if (s->other == NULL)
+        return accept_own(s, bytes, len, only_try, err);
+    pith_error why[2];
+    pith_status status = accept_own(s, bytes, len, only_try, &why[0]);
+    pith_status other = accept_own(s->other, bytes, len, only_try, &why[1]);
+    if (status != PITH_OK && (status != PITH_INVALID || other == PITH_INVALID))
+        return pi_fail(err, status, "%s", why[0].message);
+    if (other != PITH_OK && other != PITH_INVALID)
+        return pi_fail(err, other, "%s", why[1].message);
+    if (!only_try && other != PITH_OK) {
+        pith_grammar_state_free(s->other);
+        s->other = NULL;
+    } else if (!only_try && status != PITH_OK) {
+        become_other(s);
+    }
+    return PITH_OK;
 }
 
 pith_status pith_grammar_state_accept_bytes(pith_grammar_state *s, const char *bytes, size_t len,
@@ -388,12 +463,13 @@ static pith_status accept_token(pith_grammar_state *s, int32_t token, bool only_
     const struct pi_vocab *v = s->g->vocab;
     char small[256], *bytes = small;
     size_t len;
-    pith_status status = pi_vocab_token_bytes(v, token, s->is_free, bytes, sizeof(small), &len);
+    bool special = s->is_free || is_marker(s->g, token);
+    pith_status status = pi_vocab_token_bytes(v, token, special, bytes, sizeof(small), &len);
     if (status == PITH_RANGE) {
         bytes = pi_mem_alloc(PI_MEM_OTHER, len);
         if (bytes == NULL)
             return pi_fail(err, PITH_NOMEM, "no memory for a token of %zu bytes", len);
-        status = pi_vocab_token_bytes(v, token, s->is_free, bytes, len, &len);
+        status = pi_vocab_token_bytes(v, token, special, bytes, len, &len);
     }
     if (status != PITH_OK || (len == 0 && !s->is_free))
         status = pi_fail(err, PITH_INVALID, "grammar: token %d is not allowed here", token);
@@ -421,12 +497,14 @@ bool pi_grammar_state_allows(pith_grammar_state *s, int32_t token)
 
 bool pith_grammar_state_can_end(const pith_grammar_state *state)
 {
-    return state->is_free || state->has_ended || state->can_end;
+    return state->is_free || state->has_ended || state->can_end ||
+           (state->other != NULL && state->other->can_end);
 }
 
 bool pith_grammar_state_must_end(const pith_grammar_state *state)
 {
-    return state->has_ended || (!state->is_free && state->must_end);
+    return state->has_ended ||
+           (!state->is_free && state->must_end && (state->other == NULL || state->other->must_end));
 }
 
 /* ---- questions of a sampler ---- */
@@ -439,4 +517,31 @@ int32_t pi_grammar_n_vocab(const pith_grammar *g)
 bool pi_grammar_state_is_free(const pith_grammar_state *state)
 {
     return state->is_free;
+}
+
+bool pi_grammar_state_is_open(const pith_grammar_state *state)
+{
+    return state->other != NULL && !state->has_ended;
+}
+
+bool pi_grammar_state_allows_first(pith_grammar_state *s, int32_t token)
+{
+    struct pith_grammar_state *other = s->other;
+    if (pi_vocab_is_end(s->g->vocab, token))
+        return s->can_end;
+    s->other = NULL;
+    bool allows = accept_token(s, token, true, NULL) == PITH_OK;
+    s->other = other;
+    return allows;
+}
+
+void pi_grammar_state_take_other(pith_grammar_state *state)
+{
+    if (pi_grammar_state_is_open(state))
+        become_other(state);
+}
+
+pith_status pi_grammar_state_mask_other(pith_grammar_state *state, uint64_t *bits, pith_error *err)
+{
+    return pith_grammar_state_mask(state->other, bits, err);
 }

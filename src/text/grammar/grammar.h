@@ -28,11 +28,25 @@ pith_status pi_grammar_create(const struct pi_vocab *vocab, struct grammar_tree 
                               const pith_grammar_params *params, pith_grammar **out,
                               pith_error *err);
 
+/* A text may be of the other grammar in g's place; neither has triggers. Takes the other over. */
+void pi_grammar_or(pith_grammar *g, pith_grammar *other);
+/* A control token that counts as its text, where the grammar has that. At most GRAMMAR_MARKERS, of
+   which each grammar of an alternative has its own. */
+#define GRAMMAR_MARKERS 16
+void pi_grammar_add_marker(pith_grammar *g, int32_t token);
+
 /* ---- questions of a sampler ---- */
 
 int32_t pi_grammar_n_vocab(const pith_grammar *g);
 /* Whether a trigger is awaited; and then, whether a token may be taken. */
 bool pi_grammar_state_is_free(const pith_grammar_state *state);
 bool pi_grammar_state_allows(pith_grammar_state *state, int32_t token);
+/* Whether a text may still be of either of two grammars. Then, whether the first allows a token,
+   and the tokens of the second, as pith_grammar_state_mask has them. */
+bool pi_grammar_state_is_open(const pith_grammar_state *state);
+bool pi_grammar_state_allows_first(pith_grammar_state *state, int32_t token);
+pith_status pi_grammar_state_mask_other(pith_grammar_state *state, uint64_t *bits, pith_error *err);
+/* And from now on it is of the second alone. */
+void pi_grammar_state_take_other(pith_grammar_state *state);
 
 #endif
