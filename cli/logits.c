@@ -180,6 +180,7 @@ static int run(void *options)
     (void)engine_params(&o->model, &o->memory);
     session_load(&s, &o->model, false);
     struct cli_ids ids = read_ids(o->logits.ids, s.info.n_vocab);
+    ranks_agree("list of ids", ids.data, (size_t)ids.n * sizeof(*ids.data));
     budget_settle(&s, &o->model, &o->memory, BUDGET_TEXTS, ids.n);
     session_start(&s, &o->model, &o->memory, ids.n);
     c.n_vocab = s.info.n_vocab;

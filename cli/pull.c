@@ -14,6 +14,8 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <eval.h>
+
 #include "command.h"
 #include "hub.h"
 #include "models_folder.h"
@@ -200,11 +202,13 @@ static char *entry_path(const struct model_name *name, const char *quant, const 
 
 static void write_entry(const char *path, json_t *json)
 {
-    char *made = models_join(path, "", ".new");
-    int failed = json_dump_file(json, made, JSON_INDENT(1));
-    if (failed || rename(made, path) != 0)
-        cli_fail("cannot write \"%s\": %s", path, strerror(errno));
-    free(made);
+    pith_error err;
+    struct eval_text text = {.data = json_dumps(json, JSON_INDENT(1))};
+    if (text.data == NULL)
+        cli_fail("no memory for a model's entry");
+    text.len = strlen(text.data);
+    cli_check(eval_write_file(path, &text, &err), &err);
+    free(text.data);
 }
 
 /* Fetches what is not there; returns the path of the first. */
