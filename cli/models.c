@@ -83,7 +83,7 @@ static void remove_file(const char *folder, const char *file)
     free(path);
 }
 
-/* Of a folder: what a broken pull left, and itself where it is empty then. */
+/* Of a folder: parts of broken pulls, and itself where it is empty then. */
 static int remove_rest(const char *path, const struct stat *st, int type, struct FTW *at)
 {
     size_t len = strlen(path);

@@ -170,7 +170,7 @@ int models_lock(const char *folder)
             free(path);
             return fd;
         }
-        close(fd); /* whoever had the lock removed the folder */
+        close(fd); /* the one who had the lock removed the folder */
     }
 }
 
