@@ -102,6 +102,8 @@ TEST(kept_writes_json_that_report_draws)
     expect_word(html, "\"head\":1");
     expect_word(html, "\"text\":\"8\"");
     free(html);
+    said = command(NULL, "eval", "kept", "-m", MODEL, "-f", "/dev/null", "-n", "24", NULL);
+    expect_failure(&said, 1, "the text has no token");
 }
 
 TEST(fails_with_one_sentence)
