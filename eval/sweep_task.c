@@ -297,7 +297,7 @@ static pith_status read_files(const struct eval_task *task, const char *folder,
     return PITH_OK;
 }
 
-/* The name of a task and those of its files are no part of its measurement. */
+/* Names of a task and of its files are no part of its measurement. */
 static bool hash_options(const struct eval_task *task, const json_t *options, uint64_t *hash)
 {
     const char *key;
