@@ -124,8 +124,9 @@ static bool open_beside(struct pi_new_file *file, const struct stat *old)
         errno = why;
         return false;
     }
-    bool ok = old == NULL || fchmod(fd, old->st_mode & 07777) == 0 || errno == EPERM;
-    return take(file, fd) && ok;
+    if (old != NULL)
+        fchmod(fd, old->st_mode & 07777); /* where the file system has modes */
+    return take(file, fd);
 }
 
 /* Whether the path names what is written directly; *exists: whether it names anything, *st. */
