@@ -104,6 +104,10 @@ static void learn_bases(struct session *s, const struct calibrate_options *o,
 {
     struct cli_ids ids = read_texts(s, files);
     const struct loki_source keys = {&ids, "calibration", o->keys, 2 * PIECE_LEN};
+    struct memory_options memory = o->memory;
+    memory.n_ctx = keys.n_ctx;
+    if (s->engine == NULL) /* statistics were there */
+        session_start(s, &o->model, &memory, 0);
     loki_write(s, &keys, progress, true, path);
     free(ids.data);
 }

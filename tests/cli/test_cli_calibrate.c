@@ -350,6 +350,10 @@ TEST(one_word_calibrates_all_that_policies_want)
     s = command(NULL, "run", "-m", PITH_SOURCE_DIR "/models/pith-mini.gguf", "-p", "a", "-n", "1",
                 "--keep", "kvzap:budget=25%", NULL);
     expect_failure(&s, 1, "pith calibrate"); /* another model's are not taken */
+    assert_int_equal(unlink(own_file(cache, "loki")), 0);
+    s = command(NULL, "calibrate", MODEL, "-t", "1", NULL); /* as after Ctrl-C */
+    expect_status(&s, 0);
+    assert_int_equal(access(own_file(cache, "loki"), R_OK), 0);
     write_file(own_file(cache, "share"), "block=0.5 or so\n");
     s = command(NULL, "run", "-m", MODEL, "-p", "a", "-n", "1", "--share", "memshare", NULL);
     expect_failure(&s, 1, ".share: the first line is \"block=0.5 or so\", not block=auto or like");
