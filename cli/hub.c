@@ -305,17 +305,28 @@ static void wait_before(int n_try)
 
 /* ---- the list ---- */
 
+/* Bytes that a text of len has: twice as many, time and again. */
+static size_t room_of(size_t len)
+{
+    size_t room = 4096;
+    while (room < len)
+        room *= 2;
+    return room;
+}
+
 static bool collect(void *user, long status, const char *data, size_t len)
 {
     struct cli_text *text = user;
     (void)status;
     if (text->len + len > MOST_LIST)
         return false;
-    char *grown = realloc(text->data, text->len + len + 1);
-    if (grown == NULL)
-        return false;
-    memcpy(grown + text->len, data, len);
-    text->data = grown;
+    if (text->data == NULL || room_of(text->len + len) > room_of(text->len)) {
+        char *grown = realloc(text->data, room_of(text->len + len));
+        if (grown == NULL)
+            return false;
+        text->data = grown;
+    }
+    memcpy(text->data + text->len, data, len);
     text->len += len;
     return true;
 }
