@@ -5,10 +5,10 @@
 
 #include "batch_report.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
+
+#include <eval.h>
 
 #include "draft.h"
 
@@ -30,15 +30,9 @@ static bool is_standard(const char *path)
 
 void batch_report_check(const struct batch_report_options *o)
 {
-    if (o->json == NULL || is_standard(o->json))
-        return;
-    bool was_there = access(o->json, F_OK) == 0;
-    FILE *file = fopen(o->json, "ab");
-    if (file == NULL)
-        cli_fail("--json: cannot write \"%s\": %s", o->json, strerror(errno));
-    fclose(file);
-    if (!was_there)
-        remove(o->json);
+    pith_error err;
+    if (o->json != NULL && !is_standard(o->json) && eval_check_file(o->json, &err) != PITH_OK)
+        cli_fail("--json: %s", err.message);
 }
 
 void batch_report_start(struct batch_report *r, const struct batch_report_options *o)
@@ -170,13 +164,17 @@ static bool write_json(const struct batch_report *r, const struct session *s)
         cli_json_print(o, JSON_INDENT(2));
         return true;
     }
-    errno = 0;
-    FILE *file = fopen(path, "wb");
-    bool ok = file != NULL && json_dumpf(o, file, JSON_INDENT(2)) == 0 && fputc('\n', file) != EOF;
-    if (file != NULL)
-        ok = fclose(file) == 0 && ok;
+    pith_error err;
+    struct eval_text text = {0};
+    char *dump = json_dumps(o, JSON_INDENT(2));
+    eval_text_printf(&text, "%s\n", dump != NULL ? dump : "");
+    if (dump == NULL || text.failed)
+        cli_fail("no memory for the figures");
+    bool ok = eval_write_file(path, &text, &err) == PITH_OK;
     if (!ok)
-        cli_note("--json: cannot write \"%s\": %s", path, strerror(errno != 0 ? errno : EIO));
+        cli_note("--json: %s", err.message);
+    free(dump);
+    eval_text_free(&text);
     json_decref(o);
     return ok;
 }

@@ -7,7 +7,9 @@
 
 #include "budget.h"
 
+#include <errno.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +17,7 @@
 
 #include "draft.h"
 #include "models_folder.h"
+#include "outputs.h"
 
 #include <eval.h>
 
@@ -128,7 +131,7 @@ const char *budget_find_stats(struct session *s)
     if (getenv("XDG_CACHE_HOME") == NULL && getenv("HOME") == NULL)
         return NULL;
     char *path = budget_stats_path(s->model);
-    bool there = strlen(path) < 256 && strchr(path, ',') == NULL && access(path, R_OK) == 0;
+    bool there = strlen(path) < 256 && strchr(path, ',') == NULL && access(path, F_OK) == 0;
     s->stats_are_bad = there && budget_check_stats(s->model, path, &err) != PITH_OK;
     if (s->stats_are_bad && !s->quiet)
         cli_note("%s: its statistics are left out; \"pith calibrate %s\" learns them anew",
@@ -168,11 +171,33 @@ static void add_bases(struct session *s, struct memory_options *o)
     free(bases);
 }
 
+pith_status budget_read_threshold(const char *path, char value[BUDGET_THRESHOLD], pith_error *err)
+{
+    char line[BUDGET_THRESHOLD] = "", *end = line;
+    FILE *file = fopen(path, "r");
+    if (file == NULL && errno == ENOENT)
+        return PITH_NOT_FOUND;
+    if (file != NULL && fgets(line, sizeof(line), file) != NULL)
+        line[strcspn(line, "\r\n")] = '\0';
+    if (file != NULL)
+        fclose(file);
+    bool named = strncmp(line, "block=", 6) == 0;
+    strcpy(value, named ? line + 6 : "");
+    double block = strtod(value, &end);
+    if (strcmp(value, "auto") == 0 || (block > 0.0 && isfinite(block) && *end == '\0'))
+        return PITH_OK;
+    err->status = PITH_FORMAT;
+    snprintf(err->message, sizeof(err->message),
+             "%.128s: the first line is \"%.40s\", not block=auto or like block=0.8", path, line);
+    return PITH_FORMAT;
+}
+
 /* Thresholds of another form or mode are of other distances. */
 static void add_threshold(struct session *s, struct memory_options *o)
 {
     static const char *const own[] = {"block=", "quantile=", "form=", "mode="};
-    char line[64] = "", *value = line + strlen("block=");
+    char value[BUDGET_THRESHOLD];
+    pith_error err;
     if (o->share == NULL || strncmp(o->share, "memshare", strcspn(o->share, ":")) != 0)
         return;
     for (size_t i = 0; i < sizeof(own) / sizeof(own[0]); i++)
@@ -181,13 +206,11 @@ static void add_threshold(struct session *s, struct memory_options *o)
     if (budget_find_stats(s) == NULL)
         return;
     char *path = models_join(s->stats, ".", "share");
-    FILE *file = fopen(path, "r");
-    if (file != NULL && fgets(line, sizeof(line), file) != NULL && atof(value) > 0.0) {
-        value[strcspn(value, "\n")] = '\0';
+    pith_status status = budget_read_threshold(path, value, &err);
+    if (status == PITH_FORMAT)
+        cli_fail("%s: \"pith calibrate %s\" learns it anew", err.message, s->path);
+    if (status == PITH_OK && strcmp(value, "auto") != 0)
         o->share = with_option(&s->share_text, o->share, "block", value);
-    }
-    if (file != NULL)
-        fclose(file);
     free(path);
 }
 
@@ -586,6 +609,7 @@ void budget_settle(struct session *s, const struct model_options *m, struct memo
         plan(s, m, o, use, n_token);
     else if (use == BUDGET_ONE || use == BUDGET_SERVER)
         recall_by_default(s, m, o);
+    outputs_agree_policies((const char *const[]){o->keep, o->read}, 2);
     o->kv = NULL;
     if (s->swap_bytes < 0) {
         pith_scheduler_params usual;

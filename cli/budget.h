@@ -55,6 +55,12 @@ const char *budget_find_stats(struct session *s);
 /* Whether a file holds a model's statistics, with importance; else err says why not. */
 pith_status budget_check_stats(const pith_model *model, const char *path, pith_error *err);
 
+#define BUDGET_THRESHOLD 64 /* bytes of a threshold as text */
+
+/* The threshold of pages that a file gives in its first line, "auto" or a number. NOT_FOUND: there
+   is no file. FORMAT: the line is another. */
+pith_status budget_read_threshold(const char *path, char value[BUDGET_THRESHOLD], pith_error *err);
+
 /* Where `pith calibrate` keeps the statistics of a model; the caller frees. */
 char *budget_stats_path(const pith_model *model);
 

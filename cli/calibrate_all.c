@@ -14,6 +14,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <eval.h>
+
 #include "budget.h"
 #include "calibrate_importance.h"
 #include "calibrate_loki.h"
@@ -102,6 +104,10 @@ static void learn_bases(struct session *s, const struct calibrate_options *o,
 {
     struct cli_ids ids = read_texts(s, files);
     const struct loki_source keys = {&ids, "calibration", o->keys, 2 * PIECE_LEN};
+    struct memory_options memory = o->memory;
+    memory.n_ctx = keys.n_ctx;
+    if (s->engine == NULL) /* statistics were there */
+        session_start(s, &o->model, &memory, 0);
     loki_write(s, &keys, progress, true, path);
     free(ids.data);
 }
@@ -111,20 +117,21 @@ static void learn_threshold(const struct session *s, const struct calibrate_opti
                             const struct option_texts *files, const char *path)
 {
     const struct option_texts one = {.n = 1, .text = {files->text[STEPS]}};
-    char *fresh = models_join(path, ".", "new");
+    pith_error err;
+    struct eval_text line = {0};
     struct cli_ids ids = read_texts(s, &one);
     if (ids.n > STEPS_LEN)
         ids.n = STEPS_LEN;
     const struct share_source from = {.ids = &ids};
     double block = share_threshold(s, &o->model, &o->memory, &from);
-    FILE *file = fopen(fresh, "w");
-    bool good = file != NULL && (block > 0.0 ? fprintf(file, "block=%.4g\n", block)
-                                             : fprintf(file, "block=auto\n")) > 0;
-    if (file != NULL)
-        good = fclose(file) == 0 && good;
-    if (!good || rename(fresh, path) != 0)
-        cli_fail("%s: cannot be written", path);
-    free(fresh);
+    if (block > 0.0)
+        eval_text_printf(&line, "block=%.4g\n", block);
+    else
+        eval_text_add(&line, "block=auto\n");
+    if (line.failed)
+        cli_fail("no memory for a threshold");
+    cli_check(eval_write_file(path, &line, &err), &err);
+    eval_text_free(&line);
     free(ids.data);
 }
 
@@ -136,19 +143,6 @@ static bool has_bases(const pith_model *model, const char *path)
     bool good = pith_projection_load(path, &bases, &err) == PITH_OK &&
                 pith_projection_check(bases, model, &err) == PITH_OK;
     pith_projection_free(bases);
-    return good;
-}
-
-/* Whether the file has the line that learn_threshold writes. */
-static bool has_threshold(const char *path)
-{
-    char line[64] = "";
-    FILE *file = fopen(path, "r");
-    bool good = file != NULL && fgets(line, sizeof(line), file) != NULL &&
-                (strcmp(line, "block=auto\n") == 0 ||
-                 (strncmp(line, "block=", 6) == 0 && atof(line + 6) > 0.0));
-    if (file != NULL)
-        fclose(file);
     return good;
 }
 
@@ -169,12 +163,14 @@ int calibrate_all(struct calibrate_options *o, bool progress)
     struct session s = {0};
     struct option_texts files = {0};
     double start = clock_s();
+    char value[BUDGET_THRESHOLD];
+    pith_error err;
     session_load(&s, &o->model, false);
     char *path = budget_stats_path(s.model);
     char *bases = models_join(path, ".", "loki"), *threshold = models_join(path, ".", "share");
     models_make_folders(path);
     bool has[] = {has_stats(&s, path, o->quiet), has_bases(s.model, bases),
-                  has_threshold(threshold)};
+                  budget_read_threshold(threshold, value, &err) == PITH_OK};
     if (!o->again && has[0] && has[1] && has[2]) {
         if (!o->quiet)
             cli_note("%s is there: --again learns it anew", path);

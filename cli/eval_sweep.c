@@ -8,6 +8,7 @@
 #include <sweep.h>
 #include <unistd.h>
 
+#include "outputs.h"
 #include "task.h"
 
 /* ---- sweep ---- */
@@ -68,6 +69,12 @@ static void print_note(void *user, const char *sentence)
     cli_note("%s", sentence);
 }
 
+static void check_file(void *user, const char *path)
+{
+    (void)user;
+    outputs_check_input(path);
+}
+
 static pith_status measure_sweep(const struct eval_setup *setup, const void *options,
                                  json_t **result, pith_error *err)
 {
@@ -86,6 +93,7 @@ static pith_status measure_sweep(const struct eval_setup *setup, const void *opt
         .cache_weights = model->cache_weights,
         .out = o->out,
         .fresh = o->fresh,
+        .file = check_file,
         .note = print_note,
         .progress = setup->progress,
         .user = setup->progress_user,

@@ -9,6 +9,7 @@
 
 #include "hub.h"
 
+#include <ctype.h>
 #include <curl/curl.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -27,6 +28,7 @@
 #define ENDPOINT "https://huggingface.co"
 #define MOST_LIST ((size_t)64 << 20) /* bytes of a list of files */
 #define MOST_PAGES 1000
+#define MOST_SIZE ((int64_t)1 << 46) /* bytes of a file, so that sums of many can be counted */
 #define MOST_HOPS 10
 #define MOST_TRIES 5   /* in a row that bring no byte */
 #define FIRST_WAIT 0.5 /* seconds before the second try; twice as many before each later one */
@@ -55,6 +57,11 @@ static char *copy(const char *text, size_t len)
     return out;
 }
 
+static bool is_http(const char *url)
+{
+    return strncasecmp(url, "http://", 7) == 0 || strncasecmp(url, "https://", 8) == 0;
+}
+
 static struct hub hub_open(const char *repo)
 {
     const char *endpoint = getenv("HF_ENDPOINT"), *token = getenv("HF_TOKEN");
@@ -63,13 +70,16 @@ static struct hub hub_open(const char *repo)
         cli_fail("%s: it is not here, and HF_HUB_OFFLINE forbids to fetch it", repo);
     if (endpoint == NULL || endpoint[0] == '\0')
         endpoint = ENDPOINT;
-    if (strncmp(endpoint, "http://", 7) != 0 && strncmp(endpoint, "https://", 8) != 0)
-        cli_fail("HF_ENDPOINT: \"%s\" is not like https://HOST", endpoint);
+    const char *host = strstr(endpoint, "://");
+    if (!is_http(endpoint) || strspn(host, ":/") == strlen(host))
+        cli_fail("HF_ENDPOINT: \"%.100s\" is not like https://HOST", endpoint);
     size_t len = strlen(endpoint);
     while (endpoint[len - 1] == '/')
         len--;
     hub.endpoint = copy(endpoint, len);
     hub.token = token != NULL && token[0] != '\0' ? token : NULL;
+    if (hub.token != NULL && strpbrk(token, " \t\r\n") != NULL)
+        cli_fail("HF_TOKEN: it has a blank or an end of a line, which no token has");
     if (curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK || (hub.curl = curl_easy_init()) == NULL)
         cli_fail("no memory for HTTP");
     return hub;
@@ -208,13 +218,21 @@ static void perform(struct request *r, const char *url)
     r->status = 0;
     r->code = curl_easy_perform(curl);
     curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &r->status);
-    if (r->error[0] == '\0')
+    if (r->code == CURLE_OK)
+        snprintf(r->error, sizeof(r->error), "HTTP %ld", r->status);
+    else if (r->error[0] == '\0')
         snprintf(r->error, sizeof(r->error), "%s", curl_easy_strerror(r->code));
     curl_slist_free_all(headers);
 }
 
-/* Asks for an address and for where it leads. Nothing but HTTP is followed, and no TLS is given
-   up. */
+/* Nothing but HTTP is followed, and no TLS is given up. */
+static void check_safe(const struct hub *hub, const char *from, const char *to)
+{
+    if (!is_http(to) || (strncasecmp(from, "https:", 6) == 0 && strncasecmp(to, "https:", 6) != 0))
+        cli_fail("%s: the hub leads to \"%.100s\", which is not safe to follow", hub->repo, to);
+}
+
+/* Asks for an address and for where it leads. */
 static void ask(struct request *r, const char *first)
 {
     char *url = copy(first, strlen(first));
@@ -233,10 +251,7 @@ static void ask(struct request *r, const char *first)
         if (to == NULL || hop == MOST_HOPS)
             cli_fail("%s: the hub redirects too often, or to nowhere (HTTP %ld)", r->hub->repo,
                      r->status);
-        bool safe = strncasecmp(to, "https://", 8) == 0;
-        if (!safe && (strncasecmp(to, "http://", 7) != 0 || strncasecmp(url, "https:", 6) == 0))
-            cli_fail("%s: the hub redirects to \"%.100s\", which is not safe to follow",
-                     r->hub->repo, to);
+        check_safe(r->hub, url, to);
         to = copy(to, strlen(to));
         free(url);
         url = to;
@@ -276,7 +291,7 @@ _Noreturn static void fail(const struct request *r, const char *what)
     if (r->status == 404)
         cli_fail("%s%s%s: there is no such thing at %s (HTTP 404)", repo, between, what,
                  r->hub->endpoint);
-    if (r->status >= 400)
+    if (r->status >= 400 || r->code == CURLE_OK)
         cli_fail("%s%s%s: the hub answers with HTTP %ld", repo, between, what, r->status);
     cli_fail("%s%s%s: %s cannot be reached: %s", repo, between, what, r->hub->endpoint, r->error);
 }
@@ -290,24 +305,38 @@ static void wait_before(int n_try)
 
 /* ---- the list ---- */
 
+/* Bytes that a text of len has: twice as many, time and again. */
+static size_t room_of(size_t len)
+{
+    size_t room = 4096;
+    while (room < len)
+        room *= 2;
+    return room;
+}
+
 static bool collect(void *user, long status, const char *data, size_t len)
 {
     struct cli_text *text = user;
     (void)status;
     if (text->len + len > MOST_LIST)
         return false;
-    char *grown = realloc(text->data, text->len + len + 1);
-    if (grown == NULL)
-        return false;
-    memcpy(grown + text->len, data, len);
-    text->data = grown;
+    if (text->data == NULL || room_of(text->len + len) > room_of(text->len)) {
+        char *grown = realloc(text->data, room_of(text->len + len));
+        if (grown == NULL)
+            return false;
+        text->data = grown;
+    }
+    memcpy(text->data + text->len, data, len);
     text->len += len;
     return true;
 }
 
-/* Whether a path stays within its folder. */
+/* Whether a path stays within its folder, and can be printed as a line. */
 static bool is_inside(const char *path)
 {
+    for (const char *at = path; *at != '\0'; at++)
+        if ((unsigned char)*at < ' ' || *at == 0x7f)
+            return false;
     for (const char *at = path;; at++) {
         size_t len = strcspn(at, "/");
         if (len == 0 || (at[0] == '.' && (len == 1 || (len == 2 && at[1] == '.'))))
@@ -318,12 +347,22 @@ static bool is_inside(const char *path)
     }
 }
 
+/* 64 hexadecimal digits, in small letters then. */
+static bool read_sum(const json_t *text, char sum[65])
+{
+    const char *digits = json_string_value(text);
+    if (digits == NULL || strlen(digits) != 64 || strspn(digits, "0123456789abcdefABCDEF") != 64)
+        return false;
+    for (size_t i = 0; i <= 64; i++)
+        sum[i] = (char)tolower((unsigned char)digits[i]);
+    return true;
+}
+
 static void add_file(struct hub_list *list, const json_t *entry)
 {
     const char *type = json_string_value(json_object_get(entry, "type"));
     const char *path = json_string_value(json_object_get(entry, "path"));
     const json_t *lfs = json_object_get(entry, "lfs");
-    const char *sum = json_string_value(json_object_get(lfs, "oid"));
     if (type == NULL || strcmp(type, "file") != 0 || path == NULL || !is_inside(path))
         return;
     struct hub_file *grown = realloc(list->file, (list->n + 1) * sizeof(*grown));
@@ -332,10 +371,11 @@ static void add_file(struct hub_list *list, const json_t *entry)
     list->file = grown;
     struct hub_file *file = &list->file[list->n++];
     *file = (struct hub_file){.path = copy(path, strlen(path))};
-    const json_t *size = json_object_get(lfs, "size");
-    file->size = json_integer_value(size != NULL ? size : json_object_get(entry, "size"));
-    if (sum != NULL && strlen(sum) == 64 && strspn(sum, "0123456789abcdef") == 64)
-        strcpy(file->sum, sum);
+    const json_t *size = json_object_get(json_is_object(lfs) ? lfs : entry, "size");
+    file->size = json_is_integer(size) ? json_integer_value(size) : -1;
+    if (file->size > MOST_SIZE)
+        file->size = -1;
+    file->bad_sum = json_is_object(lfs) && !read_sum(json_object_get(lfs, "oid"), file->sum);
 }
 
 static int compare(const void *a, const void *b)
@@ -359,6 +399,9 @@ static json_t *get_page(struct hub *hub, const char *url)
             return page;
         }
         free(text.data);
+        if (r.stopped)
+            cli_fail("%s: the hub's list of files is larger than %zu MiB", hub->repo,
+                     MOST_LIST >> 20);
         if (!is_passing(&r) || n_try + 1 == MOST_TRIES)
             fail(&r, NULL);
         wait_before(n_try);
@@ -371,17 +414,20 @@ struct hub_list hub_list(const char *repo)
     struct hub_list list = {0};
     char *url = cli_alloc(strlen(hub.endpoint) + strlen(repo) + 64, 1);
     sprintf(url, "%s/api/models/%s/tree/main?recursive=true", hub.endpoint, repo);
-    for (int n_page = 0; url != NULL && n_page < MOST_PAGES; n_page++) {
+    for (int n_page = 0; url != NULL; n_page++) {
         const json_t *entry;
         size_t i;
         json_t *page = get_page(&hub, url);
         json_array_foreach(page, i, entry) add_file(&list, entry);
         json_decref(page);
+        if (hub.next != NULL && (n_page == MOST_PAGES || strcmp(hub.next, url) == 0))
+            cli_fail("%s: the hub's list of files has no end", repo);
+        if (hub.next != NULL)
+            check_safe(&hub, url, hub.next);
         free(url);
         url = hub.next;
         hub.next = NULL;
     }
-    free(url);
     hub_close(&hub);
     if (list.n > 0)
         qsort(list.file, list.n, sizeof(*list.file), compare);
@@ -468,11 +514,27 @@ static void read_part(struct download *d)
         restart(d);
 }
 
-/* The name until all is there; without a sum nothing is gone on from. */
+/* The name until all is there; the caller frees. */
+static char *part_path(const struct hub_file *file, const char *to)
+{
+    char *path = cli_alloc(strlen(to) + 32, 1);
+    sprintf(path, "%s.%.16s.part", to, file->sum[0] != '\0' ? file->sum : "unchecked");
+    return path;
+}
+
+int64_t hub_part_bytes(const struct hub_file *file, const char *to)
+{
+    struct stat st;
+    char *path = part_path(file, to);
+    int64_t bytes = stat(path, &st) == 0 ? (int64_t)st.st_blocks * 512 : 0;
+    free(path);
+    return bytes;
+}
+
+/* Without a sum nothing is gone on from. */
 static void open_part(struct download *d, const char *to)
 {
-    d->path = cli_alloc(strlen(to) + 32, 1);
-    sprintf(d->path, "%s.%.16s.part", to, d->file->sum[0] != '\0' ? d->file->sum : "unchecked");
+    d->path = part_path(d->file, to);
     d->fd = open(d->path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (d->fd < 0)
         cli_fail("cannot write \"%s\": %s", d->path, strerror(errno));
@@ -505,9 +567,8 @@ static void fetch_rest(struct hub *hub, struct download *d, const char *url)
         ask(&r, url);
         if (d->too_long)
             return;
-        if (r.status == 416) { /* what is there is not of this file */
+        if (r.status == 416 && before > 0) { /* what is there is not of this file */
             restart(d);
-            n_try++;
         } else if (d->n == d->file->size) {
             return;
         } else if (!is_passing(&r)) {
@@ -517,9 +578,10 @@ static void fetch_rest(struct hub *hub, struct download *d, const char *url)
         if (n_try == MOST_TRIES && r.status >= 400)
             fail(&r, d->file->path);
         if (n_try == MOST_TRIES)
-            cli_fail("%s: %s: the connection broke at %lld of %lld bytes (%s); the same command "
-                     "goes on from there",
-                     d->repo, d->file->path, (long long)d->n, (long long)d->file->size, r.error);
+            cli_fail("%s: %s: %s at %lld of %lld bytes (%s); the same command goes on from there",
+                     d->repo, d->file->path,
+                     r.code == CURLE_OK ? "the hub's answer ends" : "the connection broke",
+                     (long long)d->n, (long long)d->file->size, r.error);
         wait_before(n_try - 1);
     }
 }

@@ -4,11 +4,11 @@
  */
 #define _POSIX_C_SOURCE 200809L
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/new_file.h"
 #include "budget.h"
 #include "command.h"
 #include "ranks.h"
@@ -61,8 +61,10 @@ struct collector {
     int32_t n_top;
     int32_t *top;      /* [n_top] the greatest ids so far, greatest first */
     json_t *positions; /* NULL: print text */
-    FILE *out;         /* NULL: none */
-    bool out_failed;
+    bool writes;       /* all logits, too: */
+    struct pi_new_file out;
+    pith_status out_status; /* of the last write; otherwise out_err says why not */
+    pith_error out_err;
     const pith_model *model;
     int32_t bad_pos; /* the first whose logits are not finite; -1: none */
     pith_error bad;  /* what is wrong with them */
@@ -118,12 +120,12 @@ static bool collect(void *user, pith_seq *seq, int32_t pos, const float *logits)
             printf("\t%d:%.9g", c->top[i], (double)logits[c->top[i]]);
         putchar('\n');
     }
-    if (c->out != NULL &&
-        fwrite(logits, sizeof(*logits), (size_t)c->n_vocab, c->out) != (size_t)c->n_vocab)
-        c->out_failed = true;
+    if (c->writes)
+        c->out_status =
+            pi_new_file_write(&c->out, logits, (size_t)c->n_vocab * sizeof(*logits), &c->out_err);
     if (c->bad_pos < 0 && pith_logits_check(c->model, logits, &c->bad) != PITH_OK)
         c->bad_pos = pos;
-    return !c->out_failed && !cli_interrupted();
+    return c->out_status == PITH_OK && !cli_interrupted();
 }
 
 static struct cli_ids read_ids(const char *text, int32_t n_vocab)
@@ -143,19 +145,14 @@ static struct cli_ids read_ids(const char *text, int32_t n_vocab)
 
 static void open_out(struct collector *c, const char *path)
 {
+    pith_error err;
     if (path == NULL)
         return;
-    c->out = fopen(ranks_output(path), "wb");
-    if (c->out == NULL)
-        cli_fail("cannot write \"%s\": %s", path, strerror(errno));
+    cli_check(pi_new_file_open(ranks_output(path), &c->out, &err), &err);
+    c->writes = true;
 }
 
-static void close_out(struct collector *c, const char *path)
-{
-    if (c->out != NULL && (fclose(c->out) != 0 || c->out_failed))
-        cli_fail("cannot write \"%s\": %s", path, strerror(errno));
-}
-
+/* The file is there when all of them are; before that an old one stays. */
 static void evaluate(struct session *s, struct collector *c, const struct cli_ids *ids)
 {
     pith_error err;
@@ -166,10 +163,13 @@ static void evaluate(struct session *s, struct collector *c, const struct cli_id
                             .on_logits = collect,
                             .user = c};
     pith_status status = pith_batch_eval(s->engine, &item, 1, NULL, NULL, &err);
-    if (status == PITH_CANCELLED && !c->out_failed)
+    if (status == PITH_OK && c->writes)
+        c->out_status = pi_new_file_commit(&c->out, &c->out_err);
+    pi_new_file_discard(&c->out);
+    cli_check(c->out_status, &c->out_err);
+    if (status == PITH_CANCELLED)
         cli_exit(EXIT_INTERRUPTED);
-    if (!c->out_failed)
-        session_check(status, &err);
+    session_check(status, &err);
 }
 
 static int run(void *options)
@@ -180,6 +180,7 @@ static int run(void *options)
     (void)engine_params(&o->model, &o->memory);
     session_load(&s, &o->model, false);
     struct cli_ids ids = read_ids(o->logits.ids, s.info.n_vocab);
+    ranks_agree("list of ids", ids.data, (size_t)ids.n * sizeof(*ids.data));
     budget_settle(&s, &o->model, &o->memory, BUDGET_TEXTS, ids.n);
     session_start(&s, &o->model, &o->memory, ids.n);
     c.n_vocab = s.info.n_vocab;
@@ -191,7 +192,6 @@ static int run(void *options)
     open_out(&c, o->logits.out);
     cli_interrupt_catch();
     evaluate(&s, &c, &ids);
-    close_out(&c, o->logits.out);
     if (c.positions != NULL)
         cli_json_print(json_pack("{s:o}", "positions", c.positions), JSON_REAL_PRECISION(9));
     if (c.bad_pos >= 0) {

@@ -2,10 +2,10 @@
  * models.c - `pith models`: lists the models that were pulled, and removes one.
  */
 #define _DEFAULT_SOURCE
-#define _POSIX_C_SOURCE 200809L
+#define _XOPEN_SOURCE 700
 
-#include <dirent.h>
 #include <errno.h>
+#include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +15,8 @@
 
 #include "command.h"
 #include "models_folder.h"
+
+#define MOST_OPEN 8 /* folders, one in the other */
 
 static void format_used(time_t used, char *buf, size_t cap)
 {
@@ -73,31 +75,24 @@ static bool is_wanted(const struct model_entries *all, const struct model_entry 
     return false;
 }
 
-/* Removes what broken pulls of a file left, and the folders that are empty then. */
 static void remove_file(const char *folder, const char *file)
 {
-    char *path = models_join(folder, "/", file), *slash = strrchr(path, '/');
+    char *path = models_join(folder, "/", file);
     if (unlink(path) != 0 && errno != ENOENT)
         cli_fail("cannot remove \"%s\": %s", path, strerror(errno));
-    for (; slash != NULL && (size_t)(slash - path) > strlen(folder); slash = strrchr(path, '/')) {
-        *slash = '\0';
-        if (rmdir(path) != 0)
-            break;
-    }
     free(path);
 }
 
-static void remove_parts(const char *folder)
+/* Of a folder: parts of broken pulls, and itself where it is empty then. */
+static int remove_rest(const char *path, const struct stat *st, int type, struct FTW *at)
 {
-    DIR *dir = opendir(folder);
-    struct dirent *item;
-    while (dir != NULL && (item = readdir(dir)) != NULL) {
-        size_t len = strlen(item->d_name);
-        if (len > 5 && strcmp(item->d_name + len - 5, ".part") == 0)
-            unlinkat(dirfd(dir), item->d_name, 0);
-    }
-    if (dir != NULL)
-        closedir(dir);
+    size_t len = strlen(path);
+    (void)st, (void)at;
+    if (type == FTW_DP)
+        rmdir(path);
+    else if (len > 5 && strcmp(path + len - 5, ".part") == 0)
+        unlink(path);
+    return 0;
 }
 
 static int64_t remove_entry(const struct model_entries *all, const struct model_entry *e)
@@ -115,14 +110,12 @@ static int64_t remove_entry(const struct model_entries *all, const struct model_
             !is_wanted(all, e, path))
             remove_file(folder, path);
     }
-    remove_parts(folder);
     bool alone = true;
     for (size_t j = 0; j < all->n; j++)
         alone = alone && (&all->entry[j] == e || strcmp(all->entry[j].repo, e->repo) != 0);
-    if (alone) {
+    if (alone)
         unlink(lock_path);
-        rmdir(folder);
-    }
+    nftw(folder, remove_rest, MOST_OPEN, FTW_DEPTH | FTW_PHYS);
     close(lock);
     free(folder);
     free(lock_path);

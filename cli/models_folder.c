@@ -154,18 +154,24 @@ void models_make_folders(const char *path)
 int models_lock(const char *folder)
 {
     char *path = models_join(folder, "/", ".lock");
-    models_make_folders(path);
-    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    if (fd < 0)
-        cli_fail("cannot write \"%s\": %s", path, strerror(errno));
-    if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
-        cli_note("another pith writes in \"%s\": waiting for it", folder);
-        while (flock(fd, LOCK_EX) != 0)
-            if (cli_interrupted() || errno != EINTR)
-                cli_exit(EXIT_INTERRUPTED);
+    struct stat locked, now;
+    for (;;) {
+        models_make_folders(path);
+        int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+        if (fd < 0)
+            cli_fail("cannot write \"%s\": %s", path, strerror(errno));
+        if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+            cli_note("another pith writes in \"%s\": waiting for it", folder);
+            while (flock(fd, LOCK_EX) != 0)
+                if (cli_interrupted() || errno != EINTR)
+                    cli_exit(EXIT_INTERRUPTED);
+        }
+        if (fstat(fd, &locked) == 0 && stat(path, &now) == 0 && locked.st_ino == now.st_ino) {
+            free(path);
+            return fd;
+        }
+        close(fd); /* the one who had the lock removed the folder */
     }
-    free(path);
-    return fd;
 }
 
 /* ---- what is there ---- */
@@ -186,9 +192,10 @@ static int64_t count_bytes(const struct model_entry *e)
     json_array_foreach(files, i, file)
     {
         struct stat st;
-        char *path = models_join(folder, "/",
-                                 json_string_value(file) != NULL ? json_string_value(file) : "");
-        size = size < 0 || stat(path, &st) != 0 ? -1 : size + (int64_t)st.st_size;
+        const char *name = json_string_value(file);
+        char *path = models_join(folder, "/", name != NULL ? name : "");
+        bool there = name != NULL && stat(path, &st) == 0;
+        size = size < 0 || !there ? -1 : size + (int64_t)st.st_size;
         free(path);
     }
     free(folder);

@@ -61,6 +61,13 @@ static bool names_file(const struct option *o)
            strcmp(o->value, "STATS") == 0;
 }
 
+/* Whether it is a policy with its options. */
+static bool names_policy(const struct option *o)
+{
+    return o->value != NULL &&
+           (strstr(o->value, "POLICY") != NULL || strncmp(o->value, "NAME:", 5) == 0);
+}
+
 /* Whether a policy's text has KEY=PATH for the path. */
 static bool policy_names(const char *policy, const char *path)
 {
@@ -79,31 +86,56 @@ static bool policy_names(const char *policy, const char *path)
 
 static bool reads(const struct option *o, const char *text, const char *path)
 {
-    bool policy = o->value != NULL &&
-                  (strstr(o->value, "POLICY") != NULL || strncmp(o->value, "NAME:", 5) == 0);
-    if (policy)
+    if (names_policy(o))
         return policy_names(text, path);
     if (text[0] == '@')
         return outputs_same_file(path, text + 1);
     return names_file(o) && outputs_same_file(path, text);
 }
 
-/* Adds the contents to a hash. Ranks compare models by themselves. */
-static void add_file(const struct option *o, const char *text, const void *user)
+/* ---- what ranks have in common ---- */
+
+/* Adds the contents of a file, but for a model's: ranks compare models by themselves. */
+static uint64_t add_file(uint64_t hash, const char *path)
 {
-    uint64_t *hash = (uint64_t *)(uintptr_t)user;
-    struct stat st;
     uint8_t bytes[4096] = {0};
-    if (o->writes || !names_file(o) || stat(text, &st) != 0 || !S_ISREG(st.st_mode))
-        return;
-    FILE *file = fopen(text, "rb");
+    FILE *file = fopen(path, "rb");
     size_t n = file != NULL ? fread(bytes, 1, sizeof(bytes), file) : 0;
     while (n > 0 && memcmp(bytes, "GGUF", 4) != 0) {
-        *hash = cli_hash(*hash, bytes, n);
+        hash = cli_hash(hash, bytes, n);
         n = fread(bytes, 1, sizeof(bytes), file);
     }
     if (file != NULL)
         fclose(file);
+    return hash;
+}
+
+/* Adds a policy's text, and of files that it names the contents: paths may be each machine's. */
+static uint64_t add_policy(uint64_t hash, const char *policy)
+{
+    char part[4096];
+    for (size_t n; *policy != '\0'; policy += n + (policy[n] == ',')) {
+        n = strcspn(policy, ",");
+        size_t key = strcspn(policy, "=") + 1, value = key < n ? n - key : 0;
+        if (value > 0 && value < sizeof(part)) {
+            memcpy(part, policy + key, value);
+            part[value] = '\0';
+        }
+        bool named = value > 0 && value < sizeof(part) && outputs_same_file(part, part);
+        hash = cli_hash(hash, policy, named ? key : n);
+        if (named)
+            hash = add_file(hash, part);
+    }
+    return hash;
+}
+
+static void add_option(const struct option *o, const char *text, const void *user)
+{
+    uint64_t *hash = (uint64_t *)(uintptr_t)user;
+    if (names_policy(o))
+        *hash = add_policy(*hash, text);
+    else if (!o->writes && names_file(o) && outputs_same_file(text, text))
+        *hash = add_file(*hash, text);
 }
 
 void outputs_agree(void)
@@ -111,8 +143,18 @@ void outputs_agree(void)
     uint64_t hash = CLI_HASH_EMPTY;
     if (!ranks_several() || all_groups == NULL)
         return;
-    each_text(all_groups, all_values, add_file, &hash);
+    each_text(all_groups, all_values, add_option, &hash);
     ranks_agree("text", &hash, sizeof(hash));
+}
+
+void outputs_agree_policies(const char *const *policy, int n)
+{
+    uint64_t hash = CLI_HASH_EMPTY;
+    if (!ranks_several())
+        return;
+    for (int i = 0; i < n; i++)
+        hash = add_policy(hash, policy[i] != NULL ? policy[i] : "");
+    ranks_agree("policy, or a file that it names,", &hash, sizeof(hash));
 }
 
 /* ---- what is written ---- */

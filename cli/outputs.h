@@ -21,6 +21,9 @@ void outputs_check_input(const char *path);
    contents than rank 0's. All ranks call it. */
 void outputs_agree(void);
 
+/* The same of policies [n], as they are used: NULL is none. */
+void outputs_agree_policies(const char *const *policy, int n);
+
 /* Whether the command reads this file, by an option or by a path that outputs_check_input had. It
    is for files that are named later than the command line. */
 bool outputs_would_lose(const char *path);

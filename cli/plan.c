@@ -140,8 +140,11 @@ static void print_head(const struct frontier *f, const pith_plan *full)
     if (f->stats != NULL)
         printf("Its statistics: %s\n", f->stats);
     else
-        printf("There are no statistics of it: \"pith calibrate %s\" makes them in about %s.\n",
-               f->s.path, budget_calibration_time(&f->s.info, time));
+        printf("%s: \"pith calibrate %s\" makes %s in about %s.\n",
+               f->s.stats_are_bad ? "Its statistics cannot be used"
+                                  : "There are no statistics of it",
+               f->s.path, f->s.stats_are_bad ? "new ones" : "them",
+               budget_calibration_time(&f->s.info, time));
     printf("\nKV memory    of f16  tokens/s  loss\n");
 }
 

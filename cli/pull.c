@@ -14,6 +14,8 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <eval.h>
+
 #include "command.h"
 #include "hub.h"
 #include "models_folder.h"
@@ -77,8 +79,13 @@ static const char *quant_of(const char *path, char *buf)
 {
     int i, n;
     const char *name = base_name(path), *end = find_part(path, &i, &n);
+    size_t len = strlen(path), tail = strlen(SUFFIX);
+    if (end == NULL && (len <= tail || strcasecmp(path + len - tail, SUFFIX) != 0)) {
+        snprintf(buf, 64, "%s", name); /* no model */
+        return buf;
+    }
     if (end == NULL)
-        end = path + strlen(path) - strlen(SUFFIX);
+        end = path + len - tail;
     const char *at = end;
     while (at > name && at[-1] != '-' && at[-1] != '.')
         at--;
@@ -141,6 +148,15 @@ static const struct hub_file *choose(const struct hub_list *list, const struct m
 
 /* ---- pulling ---- */
 
+/* Without a size nothing can be fetched; a sum that is none would leave the file unchecked. */
+static void check_file(const char *repo, const struct hub_file *file)
+{
+    if (file->size < 0)
+        cli_fail("%s: the hub's list has no size of \"%s\" that can be", repo, file->path);
+    if (file->bad_sum)
+        cli_fail("%s: the sum that the hub's list has of \"%s\" is no SHA-256", repo, file->path);
+}
+
 /* The files of the model that file begins or is a part of. */
 static const struct hub_file **list_parts(const struct hub_list *list,
                                           const struct model_name *name,
@@ -161,6 +177,8 @@ static const struct hub_file **list_parts(const struct hub_list *list,
             cli_fail("%s: the file \"%s\" is missing there", name->repo, path);
         free(path);
     }
+    for (int i = 0; i < *n; i++)
+        check_file(name->repo, parts[i]);
     return parts;
 }
 
@@ -200,11 +218,13 @@ static char *entry_path(const struct model_name *name, const char *quant, const 
 
 static void write_entry(const char *path, json_t *json)
 {
-    char *made = models_join(path, "", ".new");
-    int failed = json_dump_file(json, made, JSON_INDENT(1));
-    if (failed || rename(made, path) != 0)
-        cli_fail("cannot write \"%s\": %s", path, strerror(errno));
-    free(made);
+    pith_error err;
+    struct eval_text text = {.data = json_dumps(json, JSON_INDENT(1))};
+    if (text.data == NULL)
+        cli_fail("no memory for a model's entry");
+    text.len = strlen(text.data);
+    cli_check(eval_write_file(path, &text, &err), &err);
+    free(text.data);
 }
 
 /* Fetches what is not there; returns the path of the first. */
@@ -216,9 +236,11 @@ static char *fetch(const struct model_name *name, const struct hub_file **parts,
     json_t *before = json_load_file(json_path, 0, NULL);
     json_t *files = json_array(), *sums = json_object();
     int64_t missing = 0, all = 0;
+    bool fetched = false;
     for (int i = 0; i < n; i++) {
         char *path = models_join(folder, "/", parts[i]->path);
-        missing += is_pulled(before, path, parts[i]) ? 0 : parts[i]->size;
+        if (!is_pulled(before, path, parts[i]))
+            missing += parts[i]->size - hub_part_bytes(parts[i], path);
         all += parts[i]->size;
         free(path);
     }
@@ -226,8 +248,10 @@ static char *fetch(const struct model_name *name, const struct hub_file **parts,
     for (int i = 0; i < n; i++) {
         char *path = models_join(folder, "/", parts[i]->path);
         models_make_folders(path);
-        if (!is_pulled(before, path, parts[i]))
+        if (!is_pulled(before, path, parts[i])) {
             hub_fetch(name->repo, parts[i], path);
+            fetched = true;
+        }
         json_array_append_new(files, json_string(parts[i]->path));
         json_object_set_new(sums, parts[i]->path, json_string(parts[i]->sum));
         first = i == 0 ? path : first;
@@ -242,7 +266,7 @@ static char *fetch(const struct model_name *name, const struct hub_file **parts,
     write_entry(json_path, json);
     if (!quiet)
         cli_note("%s:%s, %s, %s", name->repo, quant, cli_bytes(all, size),
-                 missing > 0 ? "is here" : "was here already");
+                 fetched ? "is here" : "was here already");
     json_decref(json);
     json_decref(before);
     close(lock);

@@ -50,17 +50,25 @@ static void print_line(void *user, pith_log_level level, const char *line)
     }
 }
 
+/* -1: it is no regular file. */
 static int64_t file_size(const char *path)
 {
     struct stat st;
-    return stat(path, &st) == 0 ? (int64_t)st.st_size : 0;
+    return stat(path, &st) == 0 && S_ISREG(st.st_mode) ? (int64_t)st.st_size : -1;
+}
+
+static void report(const struct options *o, double seconds)
+{
+    char in[32], out[32];
+    int64_t size = file_size(o->out);
+    fprintf(stderr, "%s: %s%sfrom %s in %.1f s\n", o->out, size >= 0 ? cli_bytes(size, out) : "",
+            size >= 0 ? ", " : "", cli_bytes(file_size(o->in), in), seconds);
 }
 
 static int run(void *options)
 {
     struct options *o = options;
     pith_error err;
-    char in_size[32], out_size[32];
     struct cli_progress progress = {.what = "quantizing",
                                     .bytes = file_size(o->in),
                                     .on = o->progress || cli_progress_wanted()};
@@ -74,9 +82,7 @@ static int run(void *options)
         return EXIT_INTERRUPTED;
     cli_check(status, &err);
     if (!o->quiet)
-        fprintf(stderr, "%s: %s, from %s in %.1f s\n", o->out,
-                cli_bytes(file_size(o->out), out_size), cli_bytes(file_size(o->in), in_size),
-                clock_s() - start);
+        report(o, clock_s() - start);
     return EXIT_SUCCESS;
 }
 

@@ -237,7 +237,7 @@ pith_status eval_read_file(const char *path, char **text, size_t *len, pith_erro
 pith_status eval_check_file(const char *path, pith_error *err);
 
 /* Writes a text to a file that appears whole or not at all; where the path is a device, to the
-   device. IO names the path and the reason, NOMEM. */
+   device (base/new_file.h). IO names the path and the reason, NOMEM. */
 pith_status eval_write_file(const char *path, const struct eval_text *text, pith_error *err);
 
 /* Takes a byte order mark, which some editors write, off the start of text [len]; the length

@@ -116,7 +116,7 @@ static pith_status prepare(struct kept_run *r, const struct eval_setup *setup, p
         return status;
     if (r->n_id > p->n_token)
         r->n_id = p->n_token;
-    if (r->n_id < 1)
+    if (p->text_len == 0) /* but for the token that begins every text */
         return eval_fail(err, PITH_INVALID, "kept: the text has no token");
     pith_model_get_info(setup->model, &r->info);
     r->positions = calloc((size_t)r->n_id, sizeof(*r->positions));

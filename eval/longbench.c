@@ -28,6 +28,7 @@ struct longbench_run {
     const struct eval_longbench_params *params;
     struct eval_setup setup;
     const struct longbench_set *set;
+    bool by_line; /* lines say the set */
     struct eval_run *run;
     struct item *items; /* [n_item] owned */
     int32_t n_item, cap_item;
@@ -82,8 +83,14 @@ static pith_status read_item(struct longbench_run *r, const json_t *json, int32_
     if (!json_is_string(context) || !json_is_string(input))
         return eval_fail(err, PITH_FORMAT, "longbench: line %d: context and input are no texts",
                          (int)line);
-    if (r->set == NULL && json_is_string(set))
-        r->set = eval_longbench_find(json_string_value(set));
+    if (r->by_line && json_is_string(set)) {
+        const struct longbench_set *own = eval_longbench_find(json_string_value(set));
+        if (r->set != NULL && own != r->set)
+            return eval_fail(err, PITH_FORMAT,
+                             "longbench: line %d is of \"%.40s\", and earlier ones of %s",
+                             (int)line, json_string_value(set), r->set->name);
+        r->set = own;
+    }
     if (r->set == NULL)
         return eval_fail(err, PITH_INVALID,
                          "longbench: line %d names no data set of the benchmark; name it with "
@@ -101,6 +108,9 @@ static pith_status read_item(struct longbench_run *r, const json_t *json, int32_
     if (json_is_integer(length) && json_integer_value(length) < 0)
         return eval_fail(err, PITH_FORMAT, "longbench: line %d: length %lld is negative", (int)line,
                          (long long)json_integer_value(length));
+    if (length != NULL && !json_is_null(length) && !json_is_integer(length))
+        return eval_fail(err, PITH_FORMAT, "longbench: line %d: length is no whole number",
+                         (int)line);
     it->length = json_is_integer(length) ? json_integer_value(length) : UNKNOWN_LENGTH;
     eval_longbench_prompt(r->set, json_string_value(context), json_string_value(input),
                           &it->prompt.text);
@@ -128,6 +138,7 @@ static pith_status open_file(struct longbench_run *r, pith_error *err)
     char *text = NULL;
     size_t len = 0;
     r->set = p->dataset != NULL ? eval_longbench_find(p->dataset) : set_of_path(p->path);
+    r->by_line = r->set == NULL;
     if (p->dataset != NULL && r->set == NULL)
         return eval_fail(err, PITH_INVALID,
                          "longbench: \"%.60s\" is not a data set of the benchmark", p->dataset);

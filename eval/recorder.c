@@ -84,7 +84,7 @@ pith_status eval_recorder_create(pith_seq *seq, const char *path, struct eval_re
         return eval_fail(err, PITH_INVALID,
                          "%s: the sequence holds %d tokens already; a record begins with the first",
                          path, pith_seq_length(seq));
-    pith_status status = safetensors_check_path(path, err);
+    pith_status status = eval_check_file(path, err);
     if (status != PITH_OK)
         return status;
     struct eval_recorder *r = calloc(1, sizeof(*r));

@@ -543,6 +543,10 @@ static pith_status run(struct replay *r, json_t **result, pith_error *err)
         return eval_fail(err, PITH_INVALID,
                          "replay: recall \"%.60s\" has no part in recorded tensors",
                          eval_recall(&r->setup->engine));
+    if (r->setup->engine.share != NULL)
+        return eval_fail(err, PITH_INVALID,
+                         "replay: share \"%.60s\" has no part in recorded tensors",
+                         r->setup->engine.share);
     PI_TRY(list_variants(r, err));
     PI_TRY(check_params(r, err));
     PI_TRY(eval_record_open(r->params->path, &r->record, err));

@@ -83,6 +83,10 @@ pith_status eval_ruler_make(const struct ruler_task *task, const struct ruler_it
     pith_status status = PITH_OK;
     if (task->build == eval_build_qa && item->qa == NULL)
         return eval_fail(err, PITH_INVALID, "ruler: %s needs a file of its data set", task->name);
+    if (item->length <= task->n_predict)
+        return eval_fail(err, PITH_INVALID,
+                         "%s: a length of %d leaves nothing beside the %d tokens of its answer",
+                         task->name, (int)item->length, (int)task->n_predict);
     if (task->prepare != NULL)
         status = task->prepare(&b, counter, err);
     if (status == PITH_OK && b.example.failed)

@@ -159,6 +159,24 @@ static bool read_squad(struct ruler_qa *qa, const json_t *json)
     return ok;
 }
 
+/* Whether it can be asked: with its documents, and an answer that not every text holds. */
+static bool is_whole(const struct ruler_question *q)
+{
+    bool whole = q->query[0] != '\0' && q->n_own > 0 && q->answers.n > 0;
+    for (int32_t i = 0; i < q->answers.n; i++)
+        whole = whole && q->answers.at[i][0] != '\0';
+    return whole;
+}
+
+/* The first question that cannot be asked; -1: none. */
+static int32_t find_part(const struct ruler_qa *qa)
+{
+    for (int32_t i = 0; i < qa->n; i++)
+        if (!is_whole(&qa->question[i]))
+            return i;
+    return -1;
+}
+
 pith_status eval_ruler_qa_read(const char *path, bool squad, struct ruler_qa *out, pith_error *err)
 {
     char *text = NULL;
@@ -178,6 +196,10 @@ pith_status eval_ruler_qa_read(const char *path, bool squad, struct ruler_qa *ou
         status = no_memory(err);
     else if (out->n == 0)
         status = eval_fail(err, PITH_FORMAT, "ruler: %.100s has no question", path);
+    else if (find_part(out) >= 0)
+        status = eval_fail(err, PITH_FORMAT,
+                           "ruler: %.100s: question %d has no text, no answer or no document", path,
+                           (int)find_part(out) + 1);
     json_decref(json);
     return status;
 }

@@ -143,6 +143,20 @@ static void match_results(struct sweep *s)
         note(s, "%d of %d cells are there already", s->n_done, s->plan.n_cell);
 }
 
+/* Files that the sweep's own names, which no option has. */
+static void tell_files(const struct sweep *s)
+{
+    if (s->params->file == NULL)
+        return;
+    s->params->file(s->params->user, s->plan.model);
+    for (int32_t i = 0; i < s->plan.n_task; i++)
+        for (int k = 0; k < SWEEP_FILES; k++)
+            if (s->plan.tasks[i].args.path[k] != NULL)
+                s->params->file(s->params->user, s->plan.tasks[i].args.path[k]);
+    if (s->params->out == NULL)
+        s->params->file(s->params->user, s->plan.out);
+}
+
 static pith_status prepare(struct sweep *s, pith_error *err)
 {
     pith_status status =
@@ -157,6 +171,7 @@ static pith_status prepare(struct sweep *s, pith_error *err)
     status = sweep_log_open(s->plan.out, s->params->fresh, &s->log, err);
     if (status != PITH_OK)
         return status;
+    tell_files(s);
     match_results(s);
     if (s->n_done == s->plan.n_cell)
         return PITH_OK;

@@ -11,6 +11,9 @@
 /* Receives a sentence that is no failure: what was found in the results, a cell that failed. */
 typedef void eval_note_fn(void *user, const char *sentence);
 
+/* Receives the path of a file that the sweep reads, or keeps its results in. */
+typedef void eval_file_fn(void *user, const char *path);
+
 struct eval_sweep_params {
     const char *path;   /* the sweep file */
     const char *model;  /* instead of the file's; NULL: the file's */
@@ -21,9 +24,10 @@ struct eval_sweep_params {
     const char *tensor_split;
     const char *cache_weights;  /* as pith_model_params */
     bool fresh;                 /* forget the results that are there */
+    eval_file_fn *file;         /* of each, before anything is measured; may be NULL */
     eval_note_fn *note;         /* may be NULL */
     eval_progress_fn *progress; /* may be NULL; the fraction is of this run, in time */
-    void *user;                 /* of both */
+    void *user;                 /* of all three */
 };
 
 /* Runs the cells whose results are not there yet. *result has the shape of a task's. Rows, one per

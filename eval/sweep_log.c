@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static pith_status system_failure(pith_error *err, const char *path, const char *what)
@@ -50,6 +51,10 @@ static pith_status read_back(struct sweep_log *log, bool fresh, pith_error *err)
 pith_status sweep_log_open(const char *path, bool fresh, struct sweep_log *out, pith_error *err)
 {
     struct sweep_log log = {.path = path};
+    struct stat st;
+    if (strcmp(path, "-") == 0 || (stat(path, &st) == 0 && !S_ISREG(st.st_mode)))
+        return eval_fail(err, PITH_IO, "%s: a sweep reads its results again: name a regular file",
+                         path);
     log.fd = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     if (log.fd < 0)
         return system_failure(err, path, "cannot be opened for results");

@@ -286,7 +286,11 @@ static pith_status compose_cell(const struct sweep_policy *p, struct sweep_cell 
         status = pith_policy_check(PITH_KEEP, c->keep, err);
     if (status == PITH_OK)
         status = pith_policy_check(PITH_READ, c->read, err);
-    return status == PITH_OK ? pith_policy_check(PITH_RECALL, p->recall, err) : status;
+    if (status == PITH_OK)
+        status = pith_policy_check(PITH_RECALL, p->recall, err);
+    if (status == PITH_OK)
+        status = pith_policy_check(PITH_SHARE, p->engine.share, err);
+    return status == PITH_OK ? pith_store_check(p->engine.type_k, p->engine.type_v, err) : status;
 }
 
 static pith_status add_cell(struct reader *r, int32_t task, int64_t seed, int32_t policy,

@@ -111,7 +111,7 @@ struct reader {
 /* All tasks begin with their file. */
 static bool is_file(const struct option *o)
 {
-    return o->type == OPTION_TEXT && o->offset == offsetof(struct task_common, path);
+    return o->type == OPTION_TEXT && o->value != NULL && strcmp(o->value, "FILE") == 0;
 }
 
 static const char *type_name(const struct option *o)
@@ -269,30 +269,35 @@ static pith_status read_option(struct reader *r, const json_t *value, union eval
 
 /* ---- a task ---- */
 
-/* The file's bytes go into the hash, so that another text under the same name is another cell. */
-static pith_status read_file(const struct eval_task *task, const char *folder,
-                             struct sweep_args *out, uint64_t *hash, pith_error *err)
+/* The files' bytes go into the hash, so that another text under the same name is another cell. */
+static pith_status read_files(const struct eval_task *task, const char *folder,
+                              struct sweep_args *out, uint64_t *hash, pith_error *err)
 {
-    size_t len = 0;
-    if (out->of.common.path == NULL)
-        return PITH_OK;
-    out->of.common.path = out->path = sweep_path(folder, out->of.common.path);
-    if (out->path == NULL)
-        return eval_fail(err, PITH_NOMEM, "no memory for the name of a file");
-    pith_status status = eval_read_file(out->path, &out->text, &len, err);
-    if (status != PITH_OK)
-        return status;
-    *hash = sweep_hash(*hash, out->text, len);
-    if (eval_task_wants_text(task, &out->of)) {
-        eval_task_set_text(task, &out->of, out->text, len);
-    } else {
-        free(out->text);
-        out->text = NULL;
+    int n = 0;
+    for (const struct option *o = task->options; o->name != NULL; o++) {
+        const char **path = (const char **)((char *)&out->of + o->offset);
+        char *text = NULL;
+        size_t len = 0;
+        if (!is_file(o) || *path == NULL || n == SWEEP_FILES)
+            continue;
+        *path = out->path[n] = sweep_path(folder, *path);
+        if (out->path[n++] == NULL)
+            return eval_fail(err, PITH_NOMEM, "no memory for the name of a file");
+        pith_status status = eval_read_file(*path, &text, &len, err);
+        if (status != PITH_OK)
+            return status;
+        *hash = sweep_hash(*hash, text, len);
+        if (path == &out->of.common.path && eval_task_wants_text(task, &out->of)) {
+            out->text = text;
+            eval_task_set_text(task, &out->of, text, len);
+        } else {
+            free(text);
+        }
     }
     return PITH_OK;
 }
 
-/* The name of a task and the name of its file are no part of its measurement. */
+/* Names of a task and of its files are no part of its measurement. */
 static bool hash_options(const struct eval_task *task, const json_t *options, uint64_t *hash)
 {
     const char *key;
@@ -354,12 +359,13 @@ pith_status sweep_args_read(const struct eval_task *task, const json_t *options,
             return status;
     }
     pith_status status = check_task(task, &out->of, err);
-    return status == PITH_OK ? read_file(task, folder, out, hash, err) : status;
+    return status == PITH_OK ? read_files(task, folder, out, hash, err) : status;
 }
 
 void sweep_args_free(struct sweep_args *args)
 {
-    free(args->path);
+    for (int i = 0; i < SWEEP_FILES; i++)
+        free(args->path[i]);
     free(args->text);
     *args = (struct sweep_args){0};
 }

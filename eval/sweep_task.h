@@ -6,11 +6,13 @@
 
 #include "tasks.h"
 
+#define SWEEP_FILES 3 /* that the options of a task name, at most */
+
 /* Texts are borrowed from the JSON. */
 struct sweep_args {
     union eval_args of;
-    char *path; /* owned: the task's file, with its folder in front; NULL: none */
-    char *text; /* owned: what is in it, where the task wants that; NULL: it does not */
+    char *path[SWEEP_FILES]; /* owned: the task's files, with the folder in front; NULL: none */
+    char *text;              /* owned: of its --file, where the task wants it; NULL: it does not */
 };
 
 /* NULL when no sweep has such a task; names receives those that there are, "a, b, c". */

@@ -12,9 +12,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <time.h>
-#include <unistd.h>
+
+#include "base/new_file.h"
 
 #define FIRST_CAP 256
 #define FIRST_READ 65536
@@ -220,93 +220,14 @@ pith_status eval_read_file(const char *path, char **text, size_t *len, pith_erro
     return PITH_OK;
 }
 
-/* The path leads to no regular file: a rename would put one in its place. */
-static bool is_device(const char *path)
-{
-    struct stat s;
-    return stat(path, &s) == 0 && !S_ISREG(s.st_mode);
-}
-
-/* The path, links followed, so that a rename replaces none; the caller frees. NULL: no memory. */
-static char *real_path(const char *path)
-{
-    char *real = realpath(path, NULL);
-    return real != NULL ? real : strdup(path);
-}
-
-/* The name that a file has until it is whole; the caller frees. NULL: no memory. */
-static char *temporary_name(const char *path)
-{
-    size_t size = strlen(path) + 32;
-    char *name = malloc(size);
-    if (name != NULL)
-        snprintf(name, size, "%s.tmp-%ld", path, (long)getpid());
-    return name;
-}
-
 pith_status eval_check_file(const char *path, pith_error *err)
 {
-    struct stat s;
-    bool exists = stat(path, &s) == 0;
-    if (path[0] == '\0')
-        return eval_fail(err, PITH_IO, "cannot create \"\": %s", strerror(ENOENT));
-    if (exists && S_ISDIR(s.st_mode))
-        return eval_fail(err, PITH_IO, "\"%s\" is a folder", path);
-    if (exists && access(path, W_OK) != 0)
-        return eval_fail(err, PITH_IO, "cannot write \"%s\": %s", path, strerror(errno));
-    if (exists && !S_ISREG(s.st_mode))
-        return PITH_OK;
-    char *real = real_path(path), *name = real != NULL ? temporary_name(real) : NULL;
-    free(real);
-    if (name == NULL)
-        return eval_fail(err, PITH_NOMEM, "no memory for the name of \"%s\"", path);
-    FILE *file = fopen(name, "wbx");
-    pith_status status = PITH_OK;
-    if (file == NULL)
-        status = eval_fail(err, PITH_IO, "cannot create \"%s\": %s", path, strerror(errno));
-    else {
-        fclose(file);
-        remove(name);
-    }
-    free(name);
-    return status;
-}
-
-/* Writes all of it to a file that is opened for it; otherwise errno says why. */
-static bool write_all(const char *name, const char *mode, const struct eval_text *text)
-{
-    FILE *file = fopen(name, mode);
-    if (file == NULL)
-        return false;
-    bool ok = fwrite(text->data, 1, text->len, file) == text->len && fflush(file) == 0;
-    int why = errno;
-    ok = fclose(file) == 0 && ok;
-    if (!ok && why != 0)
-        errno = why;
-    return ok;
+    return pi_new_file_check(path, err);
 }
 
 pith_status eval_write_file(const char *path, const struct eval_text *text, pith_error *err)
 {
-    bool device = is_device(path), ok;
-    char *real = real_path(path), *name = real != NULL ? temporary_name(real) : NULL;
-    if (name == NULL) {
-        free(real);
-        return eval_fail(err, PITH_NOMEM, "no memory for the name of \"%s\"", path);
-    }
-    errno = 0;
-    if (device)
-        ok = write_all(path, "wb", text);
-    else
-        ok = write_all(name, "wbx", text) && rename(name, real) == 0;
-    int why = errno;
-    if (!ok && !device)
-        remove(name);
-    free(name);
-    free(real);
-    return ok ? PITH_OK
-              : eval_fail(err, PITH_IO, "cannot write \"%s\": %s", path,
-                          strerror(why != 0 ? why : EIO));
+    return pi_new_file_save(path, text->data, text->len, err);
 }
 
 /* ---- figures ---- */

@@ -63,10 +63,10 @@ FLOORS = (
 # base.h has macros and small arithmetic; safetensors.c is compiled into eval/; replay.h is
 # exported.
 ONLY = {
-    "eval": ("src/base/base.h", "src/file/safetensors.h", "src/engine/replay.h"),
+    "eval": ("src/base/base.h", "src/base/new_file.h", "src/file/safetensors.h", "src/engine/replay.h"),
     # The layer between requests and the scheduler, which pith_serve holds beside the library.
     "server": ("src/serve/json.h", "src/serve/api/request.h", "src/serve/api/reply.h", "src/serve/view/view.h"),
-    "cli": ("src/serve/batch/batch.h",),
+    "cli": ("src/base/new_file.h", "src/serve/batch/batch.h"),
 }
 
 # (folder, a room below it): what of the room the folder may see, at once or by way of a header.

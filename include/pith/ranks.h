@@ -40,8 +40,8 @@ PITH_API pith_status pith_ranks_start(const char *const *words, int32_t n_word, 
 
 /* Says how models that are loaded later are divided. Each rank gets a part by its weight, and
    something at least. weight [n_weight] from 1 on, copied; n_weight 0: all as much. Without this
-   call ranks get rows, and all as much. INVALID: a number of weights other than that of ranks, or
-   other ranks are given others. */
+   call ranks get rows, and all as much. INVALID: an unknown split, a number of weights other than
+   that of ranks, or other ranks are given others. */
 PITH_API pith_status pith_ranks_divide(pith_split split, const int32_t *weight, int32_t n_weight,
                                        pith_error *err);
 
@@ -72,7 +72,7 @@ typedef struct pith_ranks_plan {
 /* Of the rank that `as` describes: rank, n_rank, weight and split. Reads the file's head, no
    weights, and needs no MPI. Statuses of pith_model_load; UNSUPPORTED: the model cannot be split
    so. INVALID: the rank is not in 0 .. n_rank - 1, a weight is out of range, or the split is
-   PITH_SPLIT_AUTO. */
+   PITH_SPLIT_AUTO or unknown. */
 PITH_API pith_status pith_ranks_estimate(const char *path, const pith_ranks_info *as,
                                          pith_ranks_plan *out, pith_error *err);
 

@@ -1,14 +1,10 @@
 /*
- * os.c - POSIX calls of the library, in one place. A file that is replaced keeps its old contents
- * until the new ones are whole on disk.
+ * os.c - POSIX calls of the library, in one place; files that appear whole are in new_file.c.
  */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
-#include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
+#include <string.h>
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -162,119 +158,18 @@ bool pi_file_same(const char *a, const char *b)
     return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
 
-pith_status pi_new_file_open(const char *path, struct pi_new_file *file, pith_error *err)
-{
-    static atomic_uint n_file;
-    struct stat st;
-    char suffix[48], real[PATH_MAX];
-    int n = snprintf(suffix, sizeof(suffix), ".tmp-%ld-%u", (long)getpid(),
-                     atomic_fetch_add(&n_file, 1));
-    *file = (struct pi_new_file){0};
-    bool exists = stat(path, &st) == 0;
-    if (exists && !S_ISREG(st.st_mode))
-        return pi_fail(err, PITH_IO, "%s: not a regular file", path);
-    if (exists && lstat(path, &st) == 0 && S_ISLNK(st.st_mode)) {
-        if (realpath(path, real) == NULL)
-            return pi_fail(err, PITH_IO, "%s: cannot follow the link: %s", path, strerror(errno));
-        path = real; /* the rename must not replace the link, which may be /dev/stdout */
-    }
-    size_t len = strlen(path);
-    file->path = pi_mem_strndup(PI_MEM_OTHER, path, len);
-    file->tmp_path = pi_mem_alloc(PI_MEM_OTHER, len + (size_t)n + 1);
-    if (file->path == NULL || file->tmp_path == NULL) {
-        pi_new_file_discard(file);
-        return pi_fail(err, PITH_NOMEM, "%s: no memory for the file's name", path);
-    }
-    memcpy(file->tmp_path, path, len);
-    memcpy(file->tmp_path + len, suffix, (size_t)n + 1);
-    file->stream = fopen(file->tmp_path, "wb");
-    if (file->stream == NULL) {
-        pith_status status =
-            pi_fail(err, PITH_IO, "%s: cannot create: %s", file->path, strerror(errno));
-        pi_new_file_discard(file);
-        return status;
-    }
-    return PITH_OK;
-}
-
-pith_status pi_new_file_write(struct pi_new_file *file, const void *data, size_t size,
-                              pith_error *err)
-{
-    if (size > 0 && fwrite(data, 1, size, file->stream) != size)
-        return pi_fail(err, PITH_IO, "%s: cannot write: %s", file->path, strerror(errno));
-    return PITH_OK;
-}
-
-static pith_status write_at(int fd, int64_t offset, const void *data, size_t size, int *reason)
+bool pi_write_at(int fd, int64_t offset, const void *data, size_t size, int *why)
 {
     for (size_t done = 0; done < size;) {
         ssize_t n = pwrite(fd, (const uint8_t *)data + done, size - done, offset + (off_t)done);
         if (n < 0 && errno == EINTR)
             continue;
-        *reason = n < 0 ? errno : ENOSPC;
+        *why = n < 0 ? errno : ENOSPC;
         if (n <= 0)
-            return PITH_IO;
+            return false;
         done += (size_t)n;
     }
-    return PITH_OK;
-}
-
-pith_status pi_new_file_write_at(const struct pi_new_file *file, size_t offset, const void *data,
-                                 size_t size, pith_error *err)
-{
-    int reason;
-    if (write_at(fileno(file->stream), (int64_t)offset, data, size, &reason) != PITH_OK)
-        return pi_fail(err, PITH_IO, "%s: cannot write: %s", file->path, strerror(reason));
-    return PITH_OK;
-}
-
-pith_status pi_new_file_resize(const struct pi_new_file *file, size_t size, pith_error *err)
-{
-    if (ftruncate(fileno(file->stream), (off_t)size) != 0)
-        return pi_fail(err, PITH_IO, "%s: cannot make it %zu bytes long: %s", file->path, size,
-                       strerror(errno));
-    return PITH_OK;
-}
-
-pith_status pi_new_file_commit(struct pi_new_file *file, pith_error *err)
-{
-    pith_status status = PITH_OK;
-    if (fflush(file->stream) != 0 || fsync(fileno(file->stream)) != 0)
-        status = pi_fail(err, PITH_IO, "%s: cannot write: %s", file->path, strerror(errno));
-    if (fclose(file->stream) != 0 && status == PITH_OK)
-        status = pi_fail(err, PITH_IO, "%s: cannot write: %s", file->path, strerror(errno));
-    file->stream = NULL;
-    if (status == PITH_OK && rename(file->tmp_path, file->path) != 0)
-        status = pi_fail(err, PITH_IO, "%s: cannot rename: %s", file->path, strerror(errno));
-    if (status == PITH_OK) {
-        pi_mem_free(file->tmp_path);
-        file->tmp_path = NULL;
-    }
-    pi_new_file_discard(file);
-    return status;
-}
-
-void pi_new_file_discard(struct pi_new_file *file)
-{
-    if (file->stream != NULL)
-        fclose(file->stream);
-    if (file->tmp_path != NULL)
-        unlink(file->tmp_path);
-    pi_mem_free(file->path);
-    pi_mem_free(file->tmp_path);
-    *file = (struct pi_new_file){0};
-}
-
-pith_status pi_new_file_save(const char *path, const void *data, size_t size, pith_error *err)
-{
-    struct pi_new_file file = {0};
-    pith_status status = pi_new_file_open(path, &file, err);
-    if (status == PITH_OK)
-        status = pi_new_file_write(&file, data, size, err);
-    if (status == PITH_OK)
-        status = pi_new_file_commit(&file, err);
-    pi_new_file_discard(&file);
-    return status;
+    return true;
 }
 
 pith_status pi_file_fail(const char *path, pith_status status, const pith_error *why,
@@ -323,9 +218,9 @@ pith_status pi_disk_read(const struct pi_disk *disk, int64_t offset, void *data,
 pith_status pi_disk_write(const struct pi_disk *disk, int64_t offset, const void *data, size_t size,
                           pith_error *err)
 {
-    int reason;
-    if (write_at(disk->fd, offset, data, size, &reason) != PITH_OK)
-        return pi_fail(err, PITH_IO, "cannot write: %s", strerror(reason));
+    int why;
+    if (!pi_write_at(disk->fd, offset, data, size, &why))
+        return pi_fail(err, PITH_IO, "cannot write: %s", strerror(why));
     return PITH_OK;
 }
 

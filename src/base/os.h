@@ -1,8 +1,6 @@
-/* os.h - the operating system: file mappings, atomic file replacement, files of pages, clock. */
+/* os.h - the operating system: file mappings, files of pages, clock. */
 #ifndef PI_OS_H
 #define PI_OS_H
-
-#include <stdio.h>
 
 #include "base/base.h"
 
@@ -47,32 +45,9 @@ bool pi_file_exists(const char *path);
 /* True when both paths name one existing file, through links too. */
 bool pi_file_same(const char *a, const char *b);
 
-/* A file that appears under its name only when it is whole. It is written beside it as
-   path.tmp-PID-N, N another number for each file of the process. */
-struct pi_new_file {
-    FILE *stream;
-    char *path;     /* owned */
-    char *tmp_path; /* owned */
-};
+/* Writes all of it at an offset; false, and *why is errno's number. */
+bool pi_write_at(int fd, int64_t offset, const void *data, size_t size, int *why);
 
-/* IO; a name that stands for something else than a regular file (a device, a directory) is refused,
-   because the rename would replace it. A symbolic link is followed, and stays. */
-pith_status pi_new_file_open(const char *path, struct pi_new_file *file, pith_error *err);
-/* IO names the reason (a full disk, a lost file system). */
-pith_status pi_new_file_write(struct pi_new_file *file, const void *data, size_t size,
-                              pith_error *err);
-/* Writes at an offset, by any number of threads at the same time, in a file that
-   pi_new_file_write does not write. */
-pith_status pi_new_file_write_at(const struct pi_new_file *file, size_t offset, const void *data,
-                                 size_t size, pith_error *err);
-/* Makes it that long: bytes that were not written read as zeros. IO. */
-pith_status pi_new_file_resize(const struct pi_new_file *file, size_t size, pith_error *err);
-/* Flushes, syncs and renames; on failure the temporary file is removed and the old one stays. */
-pith_status pi_new_file_commit(struct pi_new_file *file, pith_error *err);
-/* Removes the temporary file; harmless after a commit or a failed open. */
-void pi_new_file_discard(struct pi_new_file *file);
-/* All of it in one call: the file has these bytes, or is as it was. */
-pith_status pi_new_file_save(const char *path, const void *data, size_t size, pith_error *err);
 /* Fails with a sentence about a file's content, behind the end of its path. */
 pith_status pi_file_fail(const char *path, pith_status status, const pith_error *why,
                          pith_error *err);

@@ -3,9 +3,10 @@
  */
 #include "base/ranks.h"
 
-pith_status pi_ranks_check_weights(const int32_t *weight, int32_t n_weight, int32_t n_rank,
-                                   pith_error *err)
+pith_status pi_ranks_check_parts(pith_split split, const int32_t *weight, int32_t n_weight,
+                                 int32_t n_rank, pith_error *err)
 {
+    PI_TRY(pi_check_range("split", (int64_t)split, PITH_SPLIT_ROWS, PITH_SPLIT_AUTO, err));
     if (n_weight != 0 && n_weight != n_rank)
         return pi_fail(err, PITH_INVALID, "ranks: %d weights are not one for each of %d ranks",
                        n_weight, n_rank);

@@ -23,9 +23,9 @@ void pi_ranks_pretend(const pith_ranks_info *ranks);
 
 /* ---- parts (ranks.c) ---- */
 
-/* INVALID where they are not a weight for each of n_rank ranks. */
-pith_status pi_ranks_check_weights(const int32_t *weight, int32_t n_weight, int32_t n_rank,
-                                   pith_error *err);
+/* INVALID where there is no such split, or not a weight for each of n_rank ranks. */
+pith_status pi_ranks_check_parts(pith_split split, const int32_t *weight, int32_t n_weight,
+                                 int32_t n_rank, pith_error *err);
 
 /* Of n units rank r has those from pi_ranks_from(n, r) on, up to pi_ranks_from(n, r + 1). It is a
    part by its weight, and one at least where there are as many units as ranks. */

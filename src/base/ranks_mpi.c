@@ -115,7 +115,7 @@ pith_status pith_ranks_divide(pith_split split, const int32_t *weight, int32_t n
                               pith_error *err)
 {
     uint64_t sum = (uint64_t)split;
-    PI_TRY(pi_ranks_check_weights(weight, n_weight, ranks.n_rank, err));
+    PI_TRY(pi_ranks_check_parts(split, weight, n_weight, ranks.n_rank, err));
     for (int32_t r = 0; r < n_weight; r++)
         sum = sum * (PITH_RANKS_WEIGHT_MOST + 1) + (uint64_t)weight[r];
     PI_TRY(pi_ranks_same("parts of ranks", sum, err));

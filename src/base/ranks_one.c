@@ -32,8 +32,7 @@ pith_status pith_ranks_start(const char *const *words, int32_t n_word, pith_erro
 pith_status pith_ranks_divide(pith_split split, const int32_t *weight, int32_t n_weight,
                               pith_error *err)
 {
-    (void)split;
-    return pi_ranks_check_weights(weight, n_weight, 1, err);
+    return pi_ranks_check_parts(split, weight, n_weight, 1, err);
 }
 
 bool pith_ranks_all_fail(double wait_s)

@@ -7,6 +7,7 @@
 #define PI_GGUF_H
 
 #include "base/base.h"
+#include "base/new_file.h"
 #include "base/os.h"
 
 #define PI_GGUF_MAX_TENSOR_NAME 64 /* bytes of a tensor's name */

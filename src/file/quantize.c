@@ -12,6 +12,7 @@
 #include <strings.h>
 
 #include "base/mem.h"
+#include "base/new_file.h"
 #include "base/os.h"
 #include "base/threads.h"
 #include "file/gguf_parts.h"

@@ -7,21 +7,16 @@
  * It must not know what the arrays mean. The parser is a pure function of its bytes; it trusts
  * nothing, and Jansson, which bounds its own depth, reads the JSON.
  */
-#define _XOPEN_SOURCE 700
-
 #include "file/safetensors.h"
 
-#include <errno.h>
 #include <jansson.h>
-#include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "base/half.h"
+#include "base/new_file.h"
 
 #define LENGTH_SIZE 8
 #define MAX_HEADER 100000000 /* the limit that the format's own reader sets */
@@ -535,94 +530,27 @@ static pith_status make_header(const struct safetensor *tensor, size_t n_tensor,
     return status;
 }
 
-/* A new file beside path. */
-struct new_file {
-    char path[PATH_MAX]; /* links followed */
-    char *tmp_path;      /* owned; NULL when there is nothing to remove */
-    FILE *stream;
-};
-
-static pith_status new_file_open(const char *path, struct new_file *f, pith_error *err)
-{
-    struct stat st;
-    bool exists = stat(path, &st) == 0;
-    *f = (struct new_file){.stream = NULL};
-    if (exists && !S_ISREG(st.st_mode))
-        return fail(err, PITH_IO, "%s: not a regular file", path);
-    if (strlen(path) >= sizeof(f->path) || (exists && realpath(path, f->path) == NULL))
-        return fail(err, PITH_IO, "%s: the path is too long, or leads nowhere", path);
-    if (!exists)
-        strcpy(f->path, path);
-    path = f->path; /* the rename must not replace a link */
-    size_t cap = strlen(path) + 32;
-    f->tmp_path = malloc(cap);
-    if (f->tmp_path == NULL)
-        return fail(err, PITH_NOMEM, "%s: no memory for the file's name", path);
-    snprintf(f->tmp_path, cap, "%s.tmp-%ld", path, (long)getpid());
-    f->stream = fopen(f->tmp_path, "wb");
-    if (f->stream != NULL)
-        return PITH_OK;
-    pith_status status = fail(err, PITH_IO, "%s: cannot create: %s", path, strerror(errno));
-    free(f->tmp_path);
-    f->tmp_path = NULL;
-    return status;
-}
-
-static pith_status new_file_write(struct new_file *f, const void *data, size_t size,
-                                  pith_error *err)
-{
-    if (size > 0 && fwrite(data, 1, size, f->stream) != size)
-        return fail(err, PITH_IO, "%s: cannot write: %s", f->path, strerror(errno));
-    return PITH_OK;
-}
-
-/* Renames the file when status says that it is whole, else removes it; returns what came of it. */
-static pith_status new_file_end(struct new_file *f, pith_status status, pith_error *err)
-{
-    if (status == PITH_OK && (fflush(f->stream) != 0 || fsync(fileno(f->stream)) != 0))
-        status = fail(err, PITH_IO, "%s: cannot write: %s", f->path, strerror(errno));
-    if (fclose(f->stream) != 0 && status == PITH_OK)
-        status = fail(err, PITH_IO, "%s: cannot write: %s", f->path, strerror(errno));
-    if (status == PITH_OK && rename(f->tmp_path, f->path) != 0)
-        status = fail(err, PITH_IO, "%s: cannot rename: %s", f->path, strerror(errno));
-    if (status != PITH_OK)
-        unlink(f->tmp_path);
-    free(f->tmp_path);
-    *f = (struct new_file){0};
-    return status;
-}
-
-pith_status safetensors_check_path(const char *path, pith_error *err)
-{
-    struct new_file f;
-    pith_status status = new_file_open(path, &f, err);
-    if (status != PITH_OK)
-        return status;
-    new_file_end(&f, PITH_CANCELLED, NULL); /* removes it */
-    return PITH_OK;
-}
-
 pith_status safetensors_write(const char *path, const struct safetensor *tensor, size_t n_tensor,
                               const struct safetensors_pair *meta, size_t n_meta, pith_error *err)
 {
-    struct new_file f;
+    struct pi_new_file f = {0};
     char *header = NULL;
     size_t header_len = 0;
     uint8_t length[LENGTH_SIZE];
     pith_status status = make_header(tensor, n_tensor, meta, n_meta, &header, &header_len, err);
     if (status == PITH_OK)
-        status = new_file_open(path, &f, err);
-    if (status != PITH_OK) {
-        free(header);
-        return status;
-    }
+        status = pi_new_file_open(path, &f, err);
     for (int i = 0; i < LENGTH_SIZE; i++)
         length[i] = (uint8_t)((uint64_t)header_len >> (8 * i));
-    status = new_file_write(&f, length, sizeof(length), err);
     if (status == PITH_OK)
-        status = new_file_write(&f, header, header_len, err);
+        status = pi_new_file_write(&f, length, sizeof(length), err);
+    if (status == PITH_OK)
+        status = pi_new_file_write(&f, header, header_len, err);
     for (size_t i = 0; status == PITH_OK && i < n_tensor; i++)
-        status = new_file_write(&f, tensor[i].data, tensor[i].size, err);
+        status = pi_new_file_write(&f, tensor[i].data, tensor[i].size, err);
+    if (status == PITH_OK)
+        status = pi_new_file_commit(&f, err);
+    pi_new_file_discard(&f);
     free(header);
-    return new_file_end(&f, status, err);
+    return status;
 }

@@ -82,15 +82,11 @@ bool safetensor_read_f64(const struct safetensor *t, int64_t begin, int64_t n, d
 
 /*
  * Writes a file that safetensors_parse reads; the arrays follow in the given order, the first at a
- * multiple of 8 bytes. The host must be little-endian. The file is written beside path and renamed
- * when it is whole. So a failure leaves no half file and an old one as it was. Names and texts are
- * UTF-8; no name twice. INVALID (a name twice or not UTF-8, a size that is not the shape's). IO (a
- * path that is no regular file, a full disk). NOMEM.
+ * multiple of 8 bytes. The host must be little-endian. The file appears when it is whole
+ * (base/new_file.h). Names and texts are UTF-8; no name twice. INVALID (a name twice or not UTF-8,
+ * a size that is not the shape's). IO (a folder, a full disk). NOMEM.
  */
 pith_status safetensors_write(const char *path, const struct safetensor *tensor, size_t n_tensor,
                               const struct safetensors_pair *meta, size_t n_meta, pith_error *err);
-/* Whether a file can be written at path, found out by beginning one, so that a long computation
-   need not end in "no such folder". IO, NOMEM. */
-pith_status safetensors_check_path(const char *path, pith_error *err);
 
 #endif

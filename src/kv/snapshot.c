@@ -7,6 +7,7 @@
 
 #include "kv/snapshot.h"
 #include "base/mem.h"
+#include "base/new_file.h"
 #include "base/os.h"
 #include "file/sum.h"
 #include "kv/lane_internal.h"

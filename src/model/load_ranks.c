@@ -424,7 +424,7 @@ pith_status pith_ranks_estimate(const char *path, const pith_ranks_info *as, pit
     PI_TRY(pi_check_range("rank", as->rank, 0, (int64_t)as->n_rank - 1, err));
     if (as->split == PITH_SPLIT_AUTO)
         return pi_fail(err, PITH_INVALID, "split: auto is measured between ranks that there are");
-    PI_TRY(pi_ranks_check_weights(as->weight, n_weight, as->n_rank, err));
+    PI_TRY(pi_ranks_check_parts(as->split, as->weight, n_weight, as->n_rank, err));
     pith_model_params_default(&params);
     params.on_demand = true;
     pi_ranks_pretend(as);

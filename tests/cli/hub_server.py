@@ -13,7 +13,8 @@ TOKEN = "Bearer hf_test"
 
 
 class Hub:
-    """wrong: cut (so many answers break off in the middle), sum (the list names a wrong one), busy
+    """wrong: entry (so each entry of the list is changed), list (a status and a body instead of it),
+    next (the address of a list's next page), store (the status of every file), cut (so many answers break off in the middle), sum (the list names a wrong one), busy
     (so many answers are 503), whole (ranges are not known), auth (a token is wanted), many (a page
     of the list has so many files), long (a byte too many comes), stall (files come slowly)."""
 
@@ -86,6 +87,8 @@ class Hub:
     def list(self, h, repo, at):
         if repo not in self.repos:
             return self.answer(h, 404, b"{}")
+        if "list" in self.wrong:
+            return self.answer(h, *self.wrong["list"])
         entries = [{"type": "directory", "path": "folder", "oid": "0"}]
         for path, data in self.repos[repo].items():
             entry = {"type": "file", "path": path, "size": len(data), "oid": "1"}
@@ -93,17 +96,22 @@ class Hub:
                 oid = hashlib.sha256(data + b"?" * bool(self.wrong.get("sum"))).hexdigest()
                 entry["size"] = 134
                 entry["lfs"] = {"oid": oid, "size": len(data), "pointerSize": 134}
+            entry.update(self.wrong.get("entry", {}))
             entries.append(entry)
         step = self.wrong.get("many") or len(entries)
         more = {}
         if at + step < len(entries):
             more["Link"] = f'<{self.url}/api/models/{repo}/tree/main?at={at + step}>; rel="next"'
+        if "next" in self.wrong:
+            more["Link"] = f'<{self.wrong["next"]}>; rel="next"'
         self.answer(h, 200, json.dumps(entries[at:at + step]).encode(), **more)
 
     def store_get(self, h):
         path = urllib.parse.unquote(urllib.parse.urlsplit(h.path).path).strip("/").split("/")
         data = self.repos["/".join(path[:2])]["/".join(path[2:])]
         data += b"!" * bool(self.wrong.get("long"))
+        if "store" in self.wrong:
+            return self.answer(h, self.wrong["store"])
         asked, begin = h.headers.get("Range"), 0
         if asked and not self.wrong.get("whole"):
             begin = int(asked.removeprefix("bytes=").split("-")[0])

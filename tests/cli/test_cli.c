@@ -678,6 +678,13 @@ TEST(quantize_writes_a_model_that_answers_alike)
     json_t *o = parse(s.out);
     assert_string_equal(json_string_value(json_object_get(o, "file_type")), "Q8_0");
     json_decref(o);
+    /* A device is written directly, and has no size. */
+    s = command(NULL, "quantize", MODEL, "/dev/stdout", "Q4_0", "-t", "1", NULL);
+    expect_status(&s, 0);
+    assert_true(s.out_len > 100000 && memcmp(s.out, "GGUF", 4) == 0);
+    expect_word(s.err, " KiB, from ");
+    s = command(NULL, "quantize", MODEL, "/dev/null", "Q4_0", "-t", "1", NULL);
+    expect_word(s.err, "/dev/null: from ");
     /* A failure leaves no file. */
     s = command(NULL, "quantize", path, in_folder("none/x.gguf", odd), "Q4_0", "-q", NULL);
     expect_failure(&s, 1, "x.gguf");

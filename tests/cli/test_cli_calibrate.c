@@ -293,16 +293,17 @@ TEST(an_interrupt_leaves_the_old_file)
     close(out);
 }
 
-/* Cuts the one file of statistics that there is off. */
-static void damage_statistics(const char *cache)
+/* The path of the one file that there is of the model: what is its name's end. */
+static const char *own_file(const char *cache, const char *what)
 {
-    char pattern[160];
+    static char path[256];
     glob_t found;
-    snprintf(pattern, sizeof(pattern), "%s/pith/*.stats", cache);
-    assert_int_equal(glob(pattern, 0, NULL, &found), 0);
+    snprintf(path, sizeof(path), "%s/pith/*.%s", cache, what);
+    assert_int_equal(glob(path, 0, NULL, &found), 0);
     assert_int_equal(found.gl_pathc, 1);
-    assert_int_equal(truncate(found.gl_pathv[0], 3000), 0);
+    snprintf(path, sizeof(path), "%s", found.gl_pathv[0]);
     globfree(&found);
+    return path;
 }
 
 /* Commands find by the model the files that `pith calibrate MODEL` leaves. */
@@ -310,8 +311,8 @@ TEST(one_word_calibrates_all_that_policies_want)
 {
     if (TEST_STRIDE > 1)
         test_skip("with sanitizers it takes longer than all others here together");
-    char cache[128];
-    in_folder("cache", cache);
+    char cache[128], none[128];
+    in_folder("calibrated", cache);
     setenv("XDG_CACHE_HOME", cache, 1);
     struct said s = command(NULL, "run", "-m", MODEL, "-f", TEXT, "-n", "1", "--keep",
                             "kvzap:budget=25%", NULL);
@@ -349,7 +350,16 @@ TEST(one_word_calibrates_all_that_policies_want)
     s = command(NULL, "run", "-m", PITH_SOURCE_DIR "/models/pith-mini.gguf", "-p", "a", "-n", "1",
                 "--keep", "kvzap:budget=25%", NULL);
     expect_failure(&s, 1, "pith calibrate"); /* another model's are not taken */
-    damage_statistics(cache);
+    assert_int_equal(unlink(own_file(cache, "loki")), 0);
+    s = command(NULL, "calibrate", MODEL, "-t", "1", NULL); /* as after Ctrl-C */
+    expect_status(&s, 0);
+    assert_int_equal(access(own_file(cache, "loki"), R_OK), 0);
+    write_file(own_file(cache, "share"), "block=0.5 or so\n");
+    s = command(NULL, "run", "-m", MODEL, "-p", "a", "-n", "1", "--share", "memshare", NULL);
+    expect_failure(&s, 1, ".share: the first line is \"block=0.5 or so\", not block=auto or like");
+    assert_int_equal(truncate(own_file(cache, "stats"), 3000), 0);
+    s = command(NULL, "plan", MODEL, "-c", "512", "-t", "1", NULL);
+    expect_word(s.out, "Its statistics cannot be used: \"pith calibrate ");
     s = command(NULL, "run", "-m", MODEL, "-p", "a", "-n", "1", "--keep", "kvzap:budget=25%",
                 "--read", "loki:budget=256", NULL);
     expect_word(s.err, ".stats: the file has 3000 bytes and should have ");
@@ -363,7 +373,9 @@ TEST(one_word_calibrates_all_that_policies_want)
     s = command(NULL, "run", "-m", MODEL, "-f", TEXT, "-n", "1", "--keep", "kvzap:budget=25%",
                 NULL);
     expect_status(&s, 0);
-    unsetenv("XDG_CACHE_HOME");
+    s = command(NULL, "run", "-m", MODEL, "-p", "a", "-n", "1", "--share", "memshare", NULL);
+    expect_status(&s, 0);
+    setenv("XDG_CACHE_HOME", in_folder("cache", none), 1);
 }
 
 /* Texts that are none, and places where no file can be: said before anything is computed. */

@@ -239,7 +239,7 @@ TEST(a_full_file_sends_the_result_to_standard_output)
     struct said s =
         command(NULL, EVAL, "-f", TEXT, "--json", "/dev/full", "--csv", "/dev/null", NULL);
     expect_status(&s, 1);
-    expect_word(s.err, "cannot write \"/dev/full\"");
+    expect_word(s.err, "/dev/full: cannot write");
     expect_word(s.out, "\"perplexity_se\"");
     const char *const words[] = {EVAL, "-f", TEXT, NULL};
     s = command_list(NULL, "/dev/full", words);

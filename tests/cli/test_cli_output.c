@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "testing.h"
@@ -142,6 +143,22 @@ static void expect_kept(const char *path, const char *text)
     assert_true(fread(now, 1, sizeof(now) - 1, file) < sizeof(now) - 1);
     fclose(file);
     assert_string_equal(now, text);
+}
+
+/* Logits appear when all of them are there. */
+TEST(a_full_disk_leaves_the_old_logits)
+{
+    char path[128];
+    struct rlimit before, small;
+    write_file(in_folder("old.f32", path), "old");
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    small = (struct rlimit){2000, before.rlim_max};
+    signal(SIGXFSZ, SIG_IGN); /* the command inherits it */
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
+    struct said s = command(NULL, "logits", ON_MODEL, "--ids", "1", "--top", "1", "-o", path, NULL);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+    expect_failure(&s, 1, "old.f32: cannot write: File too large");
+    expect_kept(path, "old");
 }
 
 /* A command may not write to a file that it reads, under any name, and changes none. */

@@ -4,6 +4,9 @@
  */
 #define _POSIX_C_SOURCE 200809L
 
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include "ranks_rig.h"
 
 TEST_GROUP(ranks_set_up, folder_remove);
@@ -152,6 +155,29 @@ TEST(what_differs_between_ranks_is_said)
     expect_refused("2", SHORT " -f /proc/self/stat", "its prompt is not rank 0's");
     expect_refused("2", "eval perplexity -c 16 -f /proc/self/stat -m " NANO,
                    "its text is not rank 0's");
+}
+
+/* Rank 1 in a folder of its own, where the file has other contents. */
+static void expect_others(const char *words, const char *sentence)
+{
+    char list[900];
+    snprintf(list, sizeof(list), "%s : -np 1 env -C other " PITH_COMMAND_WITH_RANKS " %s", words,
+             words);
+    expect_refused("1", list, sentence);
+}
+
+TEST(files_that_differ_between_ranks_are_said)
+{
+    char path[128], before[256];
+    write_file(in_folder("file", path), "1\n2\n3\n");
+    assert_int_equal(mkdir(in_folder("other", path), 0700), 0);
+    write_file(in_folder("other/file", path), "1\n2\n4\n");
+    assert_non_null(getcwd(before, sizeof(before)));
+    assert_int_equal(chdir(in_folder("", path)), 0);
+    expect_others("logits -t 1 --ids @file -m " NANO, "its list of ids is not rank 0's");
+    expect_others("run -n 4 -p The --recall none --keep streaming:budget=48,layers=file -m " NANO,
+                  "its policy, or a file that it names, is not rank 0's");
+    assert_int_equal(chdir(before), 0);
 }
 
 /* How fast each computes, and a seed of the clock, which is rank 0's. */

@@ -102,6 +102,8 @@ TEST(kept_writes_json_that_report_draws)
     expect_word(html, "\"head\":1");
     expect_word(html, "\"text\":\"8\"");
     free(html);
+    said = command(NULL, "eval", "kept", "-m", MODEL, "-f", "/dev/null", "-n", "24", NULL);
+    expect_failure(&said, 1, "the text has no token");
 }
 
 TEST(fails_with_one_sentence)
@@ -120,6 +122,36 @@ TEST(fails_with_one_sentence)
     expect_failure(&said, 2, "FILE");
     said = command(NULL, "eval", "sweep", sweep, NULL);
     expect_failure(&said, 1, "tasks: must be a list");
+}
+
+/* Files that only the sweep's own names are not replaced by its table, and results go to a file. */
+TEST(a_sweep_loses_no_file)
+{
+    char model[128], text[128], sweep[128], squad[128], results[128], json[512];
+    snprintf(json, sizeof(json), "cp %s %s", MODEL, in_folder("own.gguf", model));
+    assert_int_equal(system(json), 0);
+    write_file(in_folder("own.txt", text), "a text of a few words");
+    write_file(in_folder("own.squad", squad), "{\"data\": []}");
+    in_folder("own.jsonl", results);
+    snprintf(json, sizeof(json),
+             "{\"model\": \"own.gguf\", \"policies\": [\"full\"], \"tasks\": [{\"task\": \"kept\", "
+             "\"file\": \"own.txt\", \"length\": 8}, {\"task\": \"ruler\", \"tasks\": [\"qa_1\"], "
+             "\"squad\": \"own.squad\"}]}");
+    write_file(in_folder("own.json", sweep), json);
+    const char *const files[] = {model, text, squad, results};
+    for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
+        struct said said = command(NULL, "eval", "sweep", sweep, "--csv", files[i], NULL);
+        expect_failure(&said, 2, "--csv would replace \"");
+    }
+    const char *const nowhere[] = {"/dev/full", "-"};
+    for (size_t i = 0; i < sizeof(nowhere) / sizeof(nowhere[0]); i++) {
+        struct said said = command(NULL, "eval", "sweep", sweep, "-o", nowhere[i], NULL);
+        expect_failure(&said, 1, "name a regular file");
+    }
+    write_file(sweep, "{\"policies\": [\"full\"], \"engine\": {\"type_k\": \"q9\"}, \"tasks\": "
+                      "[{\"task\": \"kept\", \"file\": \"own.txt\"}]}");
+    struct said said = command(NULL, "eval", "sweep", sweep, "-m", MODEL, NULL);
+    expect_failure(&said, 1, "own.json: type_k: \"q9\" is not a storage type");
 }
 
 /* The list after "only " in the message of a failed sweep, as text of cap bytes: "a, b, c". */

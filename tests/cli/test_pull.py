@@ -2,6 +2,9 @@
 
 usage: test_pull.py PITH MODEL
 """
+import fcntl
+import hashlib
+import json
 import os
 import pty
 import resource
@@ -194,6 +197,19 @@ class Pull(unittest.TestCase):
         self.assertEqual(len(self.asked()), 1)
         self.assertEqual(self.read(), WEIGHTS)
 
+    def test_the_lock_may_be_removed_meanwhile(self):
+        """As `pith models rm` does it; whoever waited makes another for those who come then."""
+        os.makedirs(os.path.dirname(self.there()))
+        with open(self.there(".lock"), "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            with self.pulling() as p:
+                self.assertIn("waiting", p.stderr.readline())
+                os.remove(self.there(".lock"))
+                lock.close()
+                p.communicate(timeout=PATIENCE_S)
+        self.assertEqual(p.returncode, 0)
+        self.assertTrue(os.path.exists(self.there(".lock")))
+
     def test_wrong_sums(self):
         for wrong, word in (("sum", "the sum of the received file is"), ("long", "more bytes came")):
             self.hub.wrong = {wrong: True}
@@ -202,6 +218,55 @@ class Pull(unittest.TestCase):
             self.assertIn("removed", said)
             self.assertFalse(os.path.exists(self.there()))
             self.assertEqual(self.parts(), [])
+
+    def test_odd_answers(self):
+        loop = self.hub.url + f"/api/models/{REPO}/tree/main?recursive=true"
+        for wrong, word in (
+                ({"list": (204, b"")}, "the hub answers with HTTP 204"),
+                ({"list": (300, b"")}, "the hub answers with HTTP 300"),
+                ({"list": (200, b"[" + b" " * (65 << 20) + b"]")}, "larger than 64 MiB"),
+                ({"next": loop}, "has no end"),
+                ({"next": f"file://{MODEL}"}, "not safe to follow"),
+                ({"entry": {"size": "9", "lfs": None}}, "has no size of \"small-Q4_K_M.gguf\""),
+                ({"entry": {"lfs": {"size": 9, "oid": "0" * 63}}}, "is no SHA-256"),
+                ({"entry": {"lfs": {"size": 1 << 62, "oid": "0" * 64}}}, "has no size of"),
+                ({"store": 416}, "the hub answers with HTTP 416"),
+                ({"store": 204}, "the hub answers with HTTP 204")):
+            self.hub.wrong = wrong
+            self.assertIn(word, self.run_pith("pull", REPO, status=1).stderr, wrong)
+            self.assertFalse(os.path.exists(self.there()))
+        self.hub.wrong = {}
+        self.files["a\nb-Q2_K.gguf"] = WEIGHTS  # no line could name it
+        self.assertIn("no file of quant", self.run_pith("pull", REPO + ":Q2_K", status=1).stderr)
+        for name, text in (("HF_TOKEN", "hf_test\r"), ("HF_ENDPOINT", "http://")):
+            self.assertIn(name, self.run_pith("pull", REPO, status=1, **{name: text}).stderr)
+
+    def test_sums_may_have_capitals(self):
+        digits = hashlib.sha256(WEIGHTS).hexdigest().upper()
+        self.hub.wrong["entry"] = {"lfs": {"oid": digits, "size": len(WEIGHTS)}}
+        self.run_pith("pull", REPO)
+        self.files["small-Q4_K_M.gguf"] = WEIGHTS[:-1] + b"!"
+        os.remove(self.there())
+        said = self.run_pith("pull", REPO, status=1).stderr
+        self.assertIn("not " + digits.lower(), said)
+
+    def test_damaged_entries(self):
+        self.run_pith("pull", REPO)
+        with open(os.path.join(self.folder, "maker--Small-Model-GGUF--Q4_K_M.json"), "w") as f:
+            json.dump({"repo": REPO, "quant": "Q4_K_M", "files": [5]}, f)
+        self.assertIn("incomplete", self.run_pith("models").stdout)
+        self.assertIn("cannot open", self.run_pith("info", "-m", REPO, status=1).stderr)
+        self.run_pith("models", "rm", REPO)
+
+    def test_removal_leaves_nothing(self):
+        """Of a broken pull in a folder of the repository, either."""
+        self.files["Q2_K/small-Q2_K.gguf"] = WEIGHTS
+        self.run_pith("pull", REPO + ":Q8_0")
+        self.hub.wrong["store"] = 403
+        self.run_pith("pull", REPO + ":Q2_K", status=1)
+        self.assertEqual(len(self.parts()), 1)
+        self.run_pith("models", "rm", REPO)
+        self.assertEqual(os.listdir(self.folder), [])
 
     def test_token(self):
         self.hub.wrong["auth"] = True
@@ -258,6 +323,19 @@ class Pull(unittest.TestCase):
         self.assertEqual(len(self.parts()), 1)
         self.run_pith("pull", REPO)
         self.assertEqual(self.read(), WEIGHTS)
+
+    def test_a_disk_that_has_room_for_the_rest(self):
+        """What came counts: on a disk of one and a half files the second try fits."""
+        size, most = len(WEIGHTS) * 3 // 2, len(WEIGHTS) * 9 // 10 // 512
+        both = (f"mount -t tmpfs -o size={size} none \"$2\" || exit 77; "
+                f"(ulimit -f {most}; \"$0\" pull \"$1\"); \"$0\" pull -q \"$1\"")
+        done = subprocess.run(["unshare", "-rm", "sh", "-c", both, PITH, REPO, self.home],
+                              env=self.environment(), capture_output=True, text=True,
+                              timeout=PATIENCE_S)
+        if done.returncode == 77 or "unshare" in done.stderr:
+            self.skipTest("no file system can be mounted here")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("goes on from them", done.stderr)
 
     def test_paths_stay_inside(self):
         self.files.clear()

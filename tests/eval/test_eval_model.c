@@ -100,6 +100,23 @@ static void write_to(char *path, const char *text)
     close(fd);
 }
 
+/* A file of HotpotQA whose question lacks something. */
+static void refuse_question(const struct eval_setup *setup, const char *text)
+{
+    char path[] = "/tmp/pith-hotpot-XXXXXX";
+    struct eval_ruler_params p = {.tasks = (const char *const[]){"qa_2"},
+                                  .n_task = 1,
+                                  .lengths = (int32_t[]){420},
+                                  .n_length = 1,
+                                  .n_sample = 1,
+                                  .hotpotqa = path};
+    json_t *result = NULL;
+    write_to(path, text);
+    assert_int_equal(eval_ruler(setup, &p, &result, &err), PITH_FORMAT);
+    assert_non_null(strstr(err.message, ": question 1 has no text, no answer or no document"));
+    unlink(path);
+}
+
 /* qa_1 and qa_2: a question's own documents are there, others as far as there is room, and one of
    several answers is enough. */
 TEST(ruler_asks_questions_among_documents)
@@ -148,6 +165,8 @@ TEST(ruler_asks_questions_among_documents)
     json_decref(result);
     p.squad = hotpot;
     assert_int_equal(eval_ruler(&setup, &p, &result, &err), PITH_FORMAT);
+    refuse_question(&setup, "[{\"question\": \"a\", \"answer\": \"b\", \"context\": 5}]");
+    refuse_question(&setup, "[{\"question\": \"a\", \"context\": [[\"t\", [\"s\"]]]}]");
     unlink(squad);
     unlink(hotpot);
     pith_model_free(model);

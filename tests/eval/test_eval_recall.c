@@ -275,6 +275,10 @@ TEST(tasks_that_ask_nothing_refuse_recall_of_text)
     json_t *result = NULL;
     const struct eval_replay_params params = {.path = GOLDEN, .n_query = 4};
     expect(eval_replay(&setup, &params, &result, &err), &err, PITH_INVALID, "has no part in");
+    setup.engine.recall = NULL;
+    setup.engine.share = "memshare";
+    expect(eval_replay(&setup, &params, &result, &err), &err, PITH_INVALID,
+           "share \"memshare\" has");
 }
 
 /* A budget that is never reached: the answers of the full cache, and nothing to recall. */

@@ -687,6 +687,7 @@ TEST(ruler_refuses_lengths_that_are_too_short)
         assert_int_equal(eval_ruler_make(&eval_ruler_tasks[t], &item, &counter, &p, &err),
                          PITH_INVALID);
         assert_non_null(strstr(err.message, eval_ruler_tasks[t].name));
+        assert_null(strstr(err.message, "-"));
         eval_prompt_free(&p);
     }
     assert_null(eval_ruler_find("qa_3"));

@@ -142,6 +142,9 @@ TEST(lines_without_a_score_are_refused)
         {"\"dataset\": \"trec\"", "line 2: all_classes"},
         {"\"dataset\": \"trec\", \"all_classes\": []", "line 2: all_classes"},
         {"\"dataset\": \"qasper\", \"length\": -5", "line 2: length -5 is negative"},
+        {"\"dataset\": \"qasper\", \"length\": \"5\"", "line 2: length is no whole number"},
+        {"\"dataset\": \"qasper\"}\n{\"context\": \"\", \"input\": \"\", \"dataset\": \"trec\"",
+         "line 3 is of \"trec\", and earlier ones of qasper"},
     };
     pith_model *model = NULL;
     char path[] = "/tmp/pith-longbench-XXXXXX";

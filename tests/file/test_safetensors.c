@@ -235,10 +235,8 @@ TEST(refuses_writes_that_cannot_be_read)
         expect(safetensors_write(path, NULL, 0, &text, 1, &err), &err, PITH_INVALID, "not UTF-8");
     }
     expect(safetensors_write("/dev/full", twice, 1, NULL, 0, &err), &err, PITH_IO,
-           "/dev/full: not a regular file");
+           "/dev/full: cannot write");
     expect(safetensors_write(in_folder("no/such"), twice, 1, NULL, 0, &err), &err, PITH_IO,
            "cannot create");
-    expect(safetensors_check_path(in_folder("no/such"), &err), &err, PITH_IO, "cannot create");
-    check(safetensors_check_path(path, &err), &err);
     assert_int_equal(count_files("refused"), 0);
 }

@@ -11,6 +11,7 @@
 #include "file/sum.h"
 #include "gguf_bytes.h"
 #include "model/model.h"
+#include "pith/ranks.h"
 
 #define N_MUTATION 2000
 #define N_TOKEN 10
@@ -373,6 +374,17 @@ static void damage(struct bytes *b, size_t head_len, uint64_t *rng)
     }
     if (rng_below(rng, 8) == 0)
         b->len = 1 + (size_t)rng_below(rng, b->len);
+}
+
+/* Of ranks, before a file is read. */
+TEST(refuses_parts_that_there_are_not)
+{
+    const pith_ranks_info as = {.n_rank = 2, .split = (pith_split)3};
+    pith_ranks_plan plan;
+    assert_int_equal(pith_ranks_estimate("nowhere", &as, &plan, &err), PITH_INVALID);
+    assert_string_equal(err.message, "split: 3 is not in 0..2");
+    assert_int_equal(pith_ranks_divide((pith_split)-1, NULL, 0, &err), PITH_INVALID);
+    assert_non_null(strstr(err.message, "split: "));
 }
 
 TEST(damaged_models_are_safe)

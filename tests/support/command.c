@@ -118,8 +118,10 @@ static char folder[64];
 
 void folder_make(void)
 {
+    char path[128];
     strcpy(folder, "/tmp/pith-test-XXXXXX");
     assert_non_null(mkdtemp(folder));
+    setenv("XDG_CACHE_HOME", in_folder("cache", path), 1); /* the home may have statistics */
 }
 
 void folder_remove(void)

@@ -331,7 +331,7 @@ TEST(a_full_disk_leaves_the_old_file)
     expect(pith_stats_load(path, &again, &err), &err, PITH_IO, "cannot open");
     snprintf(text, sizeof(text), "%s", "/");
     expect(pith_stats_load(text, &again, &err), &err, PITH_IO, "regular");
-    expect(pith_stats_save(s, text, &err), &err, PITH_IO, "regular");
+    expect(pith_stats_save(s, text, &err), &err, PITH_IO, "Is a directory");
     pith_stats_free(s);
 }
 

@@ -9,6 +9,7 @@
 #include <math.h>
 
 #include "base/mem.h"
+#include "base/new_file.h"
 #include "base/os.h"
 #include "file/sum.h"
 #include "model/shape.h"
