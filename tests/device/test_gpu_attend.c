@@ -29,7 +29,7 @@ static void count_launches(void)
         gpu_count(emulated_card());
 }
 
-/* Of attend_part, attend_many, attend_copy and attend_wide. */
+/* Of attend_part, attend_many, attend_copy, attend_wide and attend_tall. */
 static int32_t n_general(void)
 {
     return gpu_launches_of(GPU_KERNEL_attend_part_4, GPU_KERNEL_attend_part_16);
@@ -45,6 +45,10 @@ static int32_t n_copy(void)
 static int32_t n_wide(void)
 {
     return gpu_launches_of(GPU_KERNEL_attend_wide_128, GPU_KERNEL_attend_wide_512);
+}
+static int32_t n_tall(void)
+{
+    return gpu_launches_of(GPU_KERNEL_attend_tall_32, GPU_KERNEL_attend_tall_64);
 }
 
 /* ---- a lane ---- */
@@ -237,6 +241,7 @@ static void check_form(const struct form *form, float cap, const float *sink)
     assert_int_equal(n_general(), 0);
     assert_true(!gpu_is_own() || (n_wide() > 0) == is_wide(form));
     assert_int_equal(n_many(), gpu_is_own() && is_copied(form));
+    assert_int_equal(n_tall(), gpu_is_own() && !is_copied(form));
     for (int32_t i = 0; i < MOST_LEN; i++)
         slots[i] = i;
     job.slots = slots;
@@ -245,7 +250,7 @@ static void check_form(const struct form *form, float cap, const float *sink)
     count_launches();
     run_job(&r, &job);
     assert_int_equal(n_general(), 0);
-    assert_true(!gpu_is_own() || (n_wide() > 0) == !is_copied(form));
+    assert_true(!gpu_is_own() || (n_tall() > 0) == !is_copied(form));
     /* else products of codes go in another order */
     if (form->page_len < 64 || !form->beside || !has_order(form->k) ||
         !(has_order(form->v) || form->v == KV_TYPE_F16))

@@ -562,13 +562,22 @@ KERNEL(128, 4) attend_join(const gpu_attend_args &a)
                  (size_t)(row % job.n_group) * a.dim_v;
     /* eight chunks at a time on their way, all maxima and sums of chunks before */
     const size_t rows = (size_t)(part_row(job, 0, 1, 0) - part_row(job, 0, 0, 0));
-    const size_t at = part_row(job, row / ROWS, 0, row % ROWS);
+    size_t at = part_row(job, row / ROWS, 0, row % ROWS);
+    int n_chunk = job.n_chunk;
     float m = sink, l = job.sink != 0 ? 1.0f : 0.0f, o[N] = {};
-    for (int i0 = 0; i0 < job.n_chunk; i0 += JOIN) {
+    if (a.is_joined) { /* attend_tall's: it is taken as it is, with its zeros' signs */
+        at = job.part0 + row;
+        n_chunk = 1;
+        m = NEG_INF, l = 0.0f;
+        UNROLL
+        for (int j = 0; j < N; j++)
+            o[j] = -0.0f;
+    }
+    for (int i0 = 0; i0 < n_chunk; i0 += JOIN) {
         float part[JOIN][N], top[JOIN], sum[JOIN];
         UNROLL
         for (int i = 0; i < JOIN; i++) {
-            const size_t r = at + (i0 + i < job.n_chunk ? i0 + i : job.n_chunk - 1) * rows;
+            const size_t r = at + (i0 + i < n_chunk ? i0 + i : n_chunk - 1) * rows;
             top[i] = AT(const float, a.ml)[r * 2];
             sum[i] = AT(const float, a.ml)[r * 2 + 1];
             UNROLL
@@ -579,7 +588,7 @@ KERNEL(128, 4) attend_join(const gpu_attend_args &a)
         }
         UNROLL
         for (int i = 0; i < JOIN; i++)
-            if (i0 + i < job.n_chunk) {
+            if (i0 + i < n_chunk) {
                 const float now = f_max(m, top[i]), mm = finite_of(now), c = ex2(m - mm),
                             w = ex2(top[i] - mm);
                 l = fmaf(sum[i], w, l * c);

@@ -178,13 +178,14 @@ struct wide_room {
     int v_size;
 };
 
-DEV wide_room wide_room_of(const gpu_attend_args &a, uint8_t *smem)
+/* Of a block of `height` rows, which has n_query sixteens of their dimensions. */
+DEV wide_room wide_room_of(const gpu_attend_args &a, uint8_t *smem, int height, int n_query)
 {
     wide_room r;
     const bool shared = a.v_in_k >= 0;
     r.queries = smem;
-    r.weights = r.queries + ROWS * up16(a.dim_k) * 2;
-    r.tops = (float *)(r.weights + ROWS * TILE * 2);
+    r.weights = r.queries + height * n_query * 32;
+    r.tops = (float *)(r.weights + height * TILE * 2);
     r.part = (gpu_part *)(r.tops + WIDE_WARPS * ROWS);
     r.refs = (gpu_attend_ref *)(r.part + 2);
     r.keys = (uint8_t *)r.part + WIDE_REST;
@@ -310,11 +311,10 @@ DEV void wide_sums(const uint8_t *values, int pitch, int n, int n_dim16, const u
     }
 }
 
-/* Before the first page: its references, queries where all pages have one delta, zeros. */
-DEV void wide_begin(const gpu_attend_args &a, const gpu_attend_job &job, int tile, int first,
+/* Before the first page: its references, and zeros. */
+DEV void wide_begin(const gpu_attend_args &a, const gpu_attend_job &job, int first,
                     const wide_room &room)
 {
-    const int dim16 = up16(a.dim_k);
     if (TID == 0)
         room.part[0] = a.k, room.part[1] = a.v;
     if (TID < 4)
@@ -324,8 +324,14 @@ DEV void wide_begin(const gpu_attend_args &a, const gpu_attend_job &job, int til
         wide_clear(room.keys, room.part[0]);
     for (int i = 0; i < a.n_room; i++)
         wide_clear(room.values + i * room.v_size, room.part[a.v_in_k < 0 ? 1 : 0]);
+}
+
+/* Queries where all pages have one delta. */
+DEV void wide_queries(const gpu_attend_args &a, const gpu_attend_job &job, int tile, uint8_t *qs)
+{
+    const int dim16 = up16(a.dim_k);
     for (int i = TID; job.n_variant == 1 && i < ROWS * dim16 / 8; i += WIDE_THREADS)
-        cp16(room.queries + i * 16, /* as rows_at has them; they come with the first keys */
+        cp16(qs + i * 16, /* as rows_at has them; they come with the first keys */
              AT(const uint8_t, job.packed) +
                  ((size_t)(tile * ROWS + i % ROWS) * (dim16 / 8) + i / ROWS) * 16);
 }
@@ -369,13 +375,15 @@ template <int N> DEV void attend_wide(const gpu_attend_args &a)
         rows.m[i] = NEG_INF;
         rows.limit[i] = job.pos0 + (tile * ROWS + LANE / 4 + 8 * i) / job.n_group;
     }
-    wide_begin(a, job, tile, first, wide_room_of(a, smem));
+    const int n_query = up16(a.dim_k) / 16;
+    wide_begin(a, job, first, wide_room_of(a, smem, ROWS, n_query));
+    wide_queries(a, job, tile, smem);
     NO_UNROLL
     for (int p = first - 1; p < end; p++) {
         const bool is = p >= first, odd = (p & 1) != 0;
         NO_UNROLL
         for (int half = 0; half < 2; half++) { /* what fills a room stands there once */
-            const wide_room room = wide_room_of(a, smem + anew(0)); /* made anew: no registers */
+            const wide_room room = wide_room_of(a, smem + anew(0), ROWS, n_query); /* made anew */
             const wide_page s = {room.refs + (odd ? 4 : 0), shift},
                             next = {room.refs + (odd ? 0 : 4), shift};
             const uint8_t *values = room.values + (two && odd ? room.v_size : 0);
