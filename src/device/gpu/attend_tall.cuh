@@ -19,13 +19,23 @@
 
 enum { TALL_N = 4 /* sixteens of dimensions that a warp has at most */ };
 
-/* What a thread has of a block's rows. Of logits: rows LANE / 4 + 8 i of the warp's 16. */
+/* What a thread has of a block's rows. Warps 0 .. HEIGHT / 16 - 1 have the sums of weights of the
+   rows of which they make logits. */
 template <int HEIGHT> struct tall_rows {
-    int limit[2];                                           /* what they see */
-    float top[2];                                           /* their largest exponents so far */
-    float m[HEIGHT / 16][2], o[HEIGHT / 16][2 * TALL_N][4]; /* of all rows */
-    float l[2]; /* of 16 rows: warp i has those of tile i */
+    float m[2],
+        l[2]; /* of rows LANE / 4 + 8 i of the warp's 16: largest exponents, sums of weights */
+    float o[HEIGHT / 16][2 * TALL_N][4]; /* of all rows */
 };
+
+/* The block's first row, and its call: made anew, so that no register holds them meanwhile. */
+template <int HEIGHT> DEV int tall_row0(void)
+{
+    return (int)blockIdx.z * anew(HEIGHT);
+}
+DEV const gpu_attend_job &tall_job(const gpu_attend_args &a)
+{
+    return AT(const gpu_attend_job, a.jobs)[anew((int)blockIdx.y)];
+}
 
 /* The 16 rows and HEIGHT / 2 entries of which a warp makes logits. */
 template <int HEIGHT> DEV int tall_tile(void)
@@ -72,8 +82,8 @@ DEV void tall_dots(const gpu_attend_args &a, const gpu_attend_job &job, int tile
    largest come to tops, [entries / (HEIGHT / 2)][HEIGHT]. row0: the block's first row. */
 template <int HEIGHT>
 DEV void tall_logits(const gpu_attend_args &a, const gpu_attend_job &job, int p, int row0,
-                     const uint8_t *qs, const uint8_t *keys, const wide_page &s,
-                     const tall_rows<HEIGHT> &rows, float *tops, float (*x)[4])
+                     const uint8_t *qs, const uint8_t *keys, const wide_page &s, float *tops,
+                     float (*x)[4])
 {
     enum { N = HEIGHT / 32 /* sixteens of entries */ };
     const int lane = LANE, g = lane / 4, t = lane % 4, i = lane / 8;
@@ -113,10 +123,10 @@ DEV void tall_logits(const gpu_attend_args &a, const gpu_attend_job &job, int p,
         const float *scale = AT(const float, job.scale) + variant[j / 2] * n_pad + tile * ROWS + g;
         UNROLL
         for (int e = 0; e < 4; e++) {
-            const int entry = entry0 + 8 * j + 2 * t + (e & 1), limit = rows.limit[e / 2];
+            const int entry = entry0 + 8 * j + 2 * t + (e & 1), own = tile * ROWS + g + e / 2 * 8;
             bool sees = is && (entry & (a.page_len - 1)) < ref.n;
             if (sees && pos != NULL) {
-                const int when = pos[entry] + ref.delta;
+                const int when = pos[entry] + ref.delta, limit = job.pos0 + own / job.n_group;
                 sees = when <= limit && (a.window == 0 || when > limit - a.window);
             }
             const float y = logit_of(x[j][e], scale[e / 2 * 8] * LOG2E, add, a.cap, a.cap_by);
@@ -135,46 +145,46 @@ DEV void tall_logits(const gpu_attend_args &a, const gpu_attend_job &job, int p,
 
 /* ---- its weights, and its values ---- */
 
-/* tops_join of a row of the block. */
-template <int HEIGHT> DEV float tall_join(const float *tops, int row, float *m, float *c)
-{
-    float now = *m;
-    UNROLL
-    for (int w = 0; w < 2 * TILE / HEIGHT; w++)
-        now = n_max(now, tops[w * HEIGHT + row]);
-    const float mm = finite_of(now);
-    *c = ex2(*m - mm);
-    *m = now;
-    return mm;
-}
-
-/* Weights to shared memory, [8 entries][HEIGHT][16 bytes], and older sums are multiplied. */
+/* Weights to shared memory, [8 entries][HEIGHT][16 bytes]. In place of tops come, [HEIGHT], by what
+   older sums are multiplied. */
 template <int HEIGHT>
-DEV void tall_weights(const float (*x)[4], const float *tops, tall_rows<HEIGHT> &rows, uint8_t *ps)
+DEV void tall_weights(const float (*x)[4], float *tops, tall_rows<HEIGHT> &rows, uint8_t *ps)
 {
-    const int g = LANE / 4, own = 16 * tall_tile<HEIGHT>() + g;
+    enum { PARTS = 2 * TILE / HEIGHT /* warps of the same rows */ };
+    const int tile = tall_tile<HEIGHT>(), own = 16 * tile + LANE / 4;
     float c[2];
     UNROLL
     for (int i = 0; i < 2; i++) {
-        const float mm = tall_join<HEIGHT>(tops, own + 8 * i, &rows.top[i], &c[i]);
+        float now = rows.m[i];
+        UNROLL
+        for (int w = 0; w < PARTS; w++)
+            now = n_max(now, tops[w * HEIGHT + own + 8 * i]);
+        const float mm = finite_of(now);
+        c[i] = ex2(rows.m[i] - mm);
+        rows.m[i] = now;
         UNROLL
         for (int j = 0; j < HEIGHT / 16; j++)
             *(uint32_t *)(ps + ((tall_entry<HEIGHT>() / 8 + j) * HEIGHT + own + 8 * i) * 16 +
                           LANE % 4 * 4) = h2(ex2(x[j][2 * i] - mm), ex2(x[j][2 * i + 1] - mm));
+        rows.l[i] *= c[i];
     }
+    sync_part(1 + tile, 32 * PARTS);
+    if (WARP < HEIGHT / 16 && LANE % 4 == 0)
+        tops[own] = c[0], tops[own + 8] = c[1];
+}
+
+/* Multiplies older sums. */
+template <int HEIGHT> DEV void tall_scale(const float *by, tall_rows<HEIGHT> &rows)
+{
     UNROLL
     for (int r = 0; r < HEIGHT / 16; r++) {
-        UNROLL
-        for (int i = 0; i < 2; i++)
-            tall_join<HEIGHT>(tops, 16 * r + g + 8 * i, &rows.m[r][i], &c[i]);
+        const float c[2] = {by[16 * r + LANE / 4], by[16 * r + LANE / 4 + 8]};
         if (any_lane(c[0] != 1.0f || c[1] != 1.0f)) {
             UNROLL
             for (int j = 0; j < 2 * TALL_N; j++)
                 UNROLL
             for (int e = 0; e < 4; e++)
                 rows.o[r][j][e] *= c[e / 2];
-            if (r == WARP)
-                rows.l[0] *= c[0], rows.l[1] *= c[1];
         }
     }
 }
@@ -216,54 +226,66 @@ DEV void tall_sums(const uint8_t *values, int pitch, int n, int n_dim16, const u
 template <int HEIGHT> DEV void tall_clear(tall_rows<HEIGHT> &rows)
 {
     UNROLL
-    for (int r = 0; r < HEIGHT / 16; r++) {
-        UNROLL
-        for (int j = 0; j < 2 * TALL_N; j++)
-            UNROLL
-        for (int e = 0; e < 4; e++)
-            rows.o[r][j][e] = 0.0f;
-        rows.m[r][0] = rows.m[r][1] = NEG_INF;
-    }
-    UNROLL
-    for (int i = 0; i < 2; i++)
-        rows.l[i] = 0.0f, rows.top[i] = NEG_INF;
-}
-
-/* Joins a chunk to those before, as attend_join does. All warps read a row's maximum and sum before
-   the one that counts its weights writes them. */
-template <int HEIGHT>
-DEV void tall_chunk_join(const gpu_attend_args &a, const gpu_attend_job &job, int row0,
-                         const tall_rows<HEIGHT> &rows, bool is_first)
-{
-    const int g = LANE / 4, t = LANE % 4, n_row = job.n_tok * job.n_group;
-    const int row_v = up16(a.dim_v);
-    float m_now[2] = {}, l_now[2] = {};
-    UNROLL
     for (int r = 0; r < HEIGHT / 16; r++)
         UNROLL
+    for (int j = 0; j < 2 * TALL_N; j++)
+        UNROLL
+    for (int e = 0; e < 4; e++)
+        rows.o[r][j][e] = 0.0f;
+    UNROLL
+    for (int i = 0; i < 2; i++)
+        rows.l[i] = 0.0f, rows.m[i] = NEG_INF;
+}
+
+/* Maxima and sums of weights of the warp's rows are joined to those before, as attend_join does. To
+   by, [2][HEIGHT], comes what outputs before are multiplied by, then what the chunk's are. */
+template <int HEIGHT>
+DEV void tall_join_rows(const gpu_attend_args &a, const gpu_attend_job &job, int row0,
+                        const tall_rows<HEIGHT> &rows, bool is_first, float *by)
+{
+    UNROLL
     for (int i = 0; i < 2; i++) {
-        const int row = row0 + 16 * r + g + 8 * i;
-        if (row >= n_row)
+        const int own = 16 * WARP + LANE / 4 + 8 * i, row = row0 + own;
+        if (LANE % 4 != 0 || row >= job.n_tok * job.n_group)
             continue;
-        const float *ml = AT(const float, a.ml) + (job.part0 + row) * 2;
-        float m = NEG_INF, l = 0.0f;
+        float *ml = AT(float, a.ml) + (job.part0 + row) * 2, m = NEG_INF, l = 0.0f;
         if (!is_first) {
             m = ml[0], l = ml[1];
         } else if (job.sink != 0) {
             m = AT(const float, job.sink)[row % job.n_group] * LOG2E;
             l = 1.0f;
         }
-        const float now = n_max(m, rows.m[r][i]), mm = finite_of(now), c = ex2(m - mm),
-                    w = ex2(rows.m[r][i] - mm);
-        if (r == WARP)
-            m_now[i] = now, l_now[i] = fmaf(rows.l[i], w, l * c);
-        float *o = AT(float, a.o) + (job.part0 + row) * row_v + 16 * WARP + 2 * t;
+        const float now = n_max(m, rows.m[i]), mm = finite_of(now), c = ex2(m - mm),
+                    w = ex2(rows.m[i] - mm);
+        ml[0] = now, ml[1] = fmaf(rows.l[i], w, l * c);
+        by[own] = c, by[HEIGHT + own] = w;
+    }
+}
+
+/* Joins a chunk to those before. tops: room for numbers of rows. */
+template <int HEIGHT>
+DEV void tall_join(const gpu_attend_args &a, const gpu_attend_job &job, int row0,
+                   const tall_rows<HEIGHT> &rows, bool is_first, float *tops)
+{
+    const int g = LANE / 4, row_v = up16(a.dim_v), n_row = job.n_tok * job.n_group;
+    sync_block(); /* tops are read */
+    if (WARP < HEIGHT / 16)
+        tall_join_rows<HEIGHT>(a, job, row0, rows, is_first, tops);
+    sync_block();
+    UNROLL
+    for (int r = 0; r < HEIGHT / 16; r++)
+        UNROLL
+    for (int i = 0; i < 2; i++) {
+        const int own = 16 * r + g + 8 * i;
+        if (row0 + own >= n_row)
+            continue;
+        const float c = tops[own], w = tops[HEIGHT + own];
+        float *o = AT(float, a.o) + (job.part0 + row0 + own) * row_v + 16 * WARP + LANE % 4 * 2;
         UNROLL
         for (int j = 0; j < 2 * TALL_N; j++) {
-            float2 *to = (float2 *)(o + j / 2 * WIDE_WARPS * 16 + j % 2 * 8);
+            float2 *to = (float2 *)(o + j / 2 * WIDE_WARPS * 16 + j % 2 * 8), x = {0.0f, 0.0f};
             if (WIDE_WARPS * (j / 2) + WARP >= row_v / 16)
                 continue;
-            float2 x = {0.0f, 0.0f};
             if (!is_first)
                 x = *to;
             x.x = fmaf(rows.o[r][j][2 * i], w, x.x * c);
@@ -271,24 +293,16 @@ DEV void tall_chunk_join(const gpu_attend_args &a, const gpu_attend_job &job, in
             *to = x;
         }
     }
-    sync_block();
-    UNROLL
-    for (int i = 0; i < 2; i++) {
-        const int row = row0 + 16 * WARP + g + 8 * i;
-        float *ml = AT(float, a.ml) + (job.part0 + row) * 2;
-        if (WARP < HEIGHT / 16 && t == 0 && row < n_row)
-            ml[0] = m_now[i], ml[1] = l_now[i];
-    }
 }
 
 /* The block's sums of a chunk, as attend_join reads them. */
 template <int HEIGHT>
-DEV void tall_chunk_put(const gpu_attend_args &a, const gpu_attend_job &job, int row0, int chunk,
-                        const tall_rows<HEIGHT> &rows)
+DEV void tall_put(const gpu_attend_args &a, const gpu_attend_job &job, int row0, int chunk,
+                  const tall_rows<HEIGHT> &rows)
 {
     UNROLL
     for (int r = 0; r < HEIGHT / 16; r++)
-        part_put<WIDE_WARPS>(a, job, row0 / ROWS + r, chunk, rows.o[r], rows.m[r], rows.l[0],
+        part_put<WIDE_WARPS>(a, job, row0 / ROWS + r, chunk, rows.o[r], rows.m, rows.l[0],
                              rows.l[1], WARP == r);
 }
 
@@ -336,13 +350,8 @@ template <int HEIGHT> DEV void attend_tall(const gpu_attend_args &a)
     const int shift = a.page_len == 64 ? 6 : a.page_len == 32 ? 5 : 4;
     tall_rows<HEIGHT> rows;
     tall_clear(rows);
-    UNROLL
-    for (int i = 0; i < 2; i++)
-        rows.limit[i] =
-            job.pos0 + (row0 + 16 * tall_tile<HEIGHT>() + LANE / 4 + 8 * i) / job.n_group;
     wide_begin(a, job, first, wide_room_of(a, smem, HEIGHT, a.n_query));
     tall_queries<HEIGHT>(a, job, row0, smem);
-    bool is_first = true; /* no chunk was joined yet */
     NO_UNROLL
     for (int p = first - 1; p < end; p++) {
         const bool is = p >= first, odd = (p & 1) != 0;
@@ -356,11 +365,11 @@ template <int HEIGHT> DEV void attend_tall(const gpu_attend_args &a)
                 float x[HEIGHT / 16][4];
                 gpu_attend_ref ref = {};
                 if (TID < 4 && p + 1 < end)
-                    ref = short_ref(job, p + 1, TID);
+                    ref = short_ref(tall_job(a), p + 1, TID);
                 CP_WAIT(1); /* what came behind keys may be on its way */
                 sync_block();
-                tall_logits<HEIGHT>(a, job, p, row0, room.queries, shared ? values : room.keys, s,
-                                    rows, room.tops, x);
+                tall_logits<HEIGHT>(a, tall_job(a), p, tall_row0<HEIGHT>(), room.queries,
+                                    shared ? values : room.keys, s, room.tops, x);
                 if (TID < 4)
                     next.refs[TID] = ref;
                 sync_block();
@@ -371,6 +380,7 @@ template <int HEIGHT> DEV void attend_tall(const gpu_attend_args &a)
                 else
                     CP_WAIT(1);
                 sync_block();
+                tall_scale<HEIGHT>(room.tops, rows);
                 tall_sums<HEIGHT>(shared ? values + a.v_in_k * 2 : values,
                                   wide_pitch(shared ? a.dim_k : a.dim_v), wide_count(s, false),
                                   up16(a.dim_v) / 16, room.weights, rows);
@@ -382,16 +392,17 @@ template <int HEIGHT> DEV void attend_tall(const gpu_attend_args &a)
         if (a.is_joined == 0 || !is)
             continue;
         if (p + 1 == chunk_last(job, chunk) || p + 1 == end) {
-            tall_chunk_join<HEIGHT>(a, job, row0, rows, is_first);
+            tall_join<HEIGHT>(a, tall_job(a), tall_row0<HEIGHT>(), rows, first >= 0,
+                              wide_room_of(a, smem, HEIGHT, a.n_query).tops);
             tall_clear(rows);
-            is_first = false;
+            first = -1; /* once a chunk was joined */
             chunk++;
         }
     }
     if (a.is_joined == 0)
-        tall_chunk_put<HEIGHT>(a, job, row0, chunk, rows);
-    else if (is_first)
-        tall_chunk_join<HEIGHT>(a, job, row0, rows, true);
+        tall_put<HEIGHT>(a, job, row0, chunk, rows);
+    else if (first >= 0)
+        tall_join<HEIGHT>(a, job, row0, rows, true, wide_room_of(a, smem, HEIGHT, a.n_query).tops);
 }
 
 KERNEL(256, 1) attend_tall_32(const gpu_attend_args &a)
