@@ -157,7 +157,7 @@ static size_t tall_smem(const struct gpu_attend_args *a, const struct tall *t)
 static struct tall tall_of(const struct gpu_device *d, const struct gpu_attend_args *a,
                            int32_t rows)
 {
-    const size_t most = d->driver->smem_most;
+    const size_t most = d->driver->smem_tall;
     const int32_t all = gpu_up16(a->dim_k) / 16;
     struct tall t = {.height = rows > 32 ? 64 : 32, .n_room = 1, .n_query = all};
     if (tall_smem(a, &t) > most)
