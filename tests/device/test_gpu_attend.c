@@ -455,8 +455,8 @@ static void change(const struct rig *r, enum deed deed)
         check(kv_seq_compact(r->seq, 0, 0, slots, n, &err), &err);
         kv_seq_shift(r->seq, 0, 0, 54, 0);
     }
-    if (deed == IS_TURNED)
-        kv_seq_shift(r->seq, 0, 0, 64, -3);
+    if (deed == IS_TURNED) /* short pages that are one have two turns */
+        kv_seq_shift(r->seq, 0, 0, lane->kind->page_len == 16 ? 16 : 64, -3);
     if (deed == IS_FOLDED)
         lane->table[1].n_folded = 2;
     if (deed == HAS_WINDOW)
@@ -560,7 +560,7 @@ TEST(pages_that_were_changed_have_the_same_bits_however_they_are_read)
         for (size_t deed = 0; deed < N_DEED; deed++)
             if (!HALF || (i + deed) % 3 == 0)
                 check_changed(&forms[i], (enum deed)deed, !HALF || (i / 3 + deed) % 2 == 0,
-                              !HALF || (i / 3 + deed) % 2 == 1);
+                              HALF ? (i / 3 + deed) % 2 == 1 : i < 6);
 }
 
 /* A tap shows what the processor's does, and leaves the output's bits alone. */
