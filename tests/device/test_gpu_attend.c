@@ -351,7 +351,8 @@ TEST(attention_of_uncommon_sizes_has_the_bits_of_other_kernels)
                                  {KV_TYPE_F16, KV_TYPE_F16, 64, 96, false, 64, 32},
                                  {KV_TYPE_Q8_0, KV_TYPE_Q8_0, 16, 96, false, 64, 32},
                                  {KV_TYPE_F16, KV_TYPE_F16, 32, 576, false, 512, 64},
-                                 {KV_TYPE_Q8_0, KV_TYPE_F16, 64, 288, true, 0, 0}};
+                                 {KV_TYPE_Q8_0, KV_TYPE_F16, 64, 288, true, 0, 0},
+                                 {KV_TYPE_F16, KV_TYPE_F16, 32, 512, true, 0, 0}};
     for (size_t i = HALF; i < PI_LEN(forms); i += HALF ? 2 : 1)
         check_form(&forms[i], i % 4 == 1 ? 2.0f : 0, i % 2 == 1 ? sink : NULL);
 }
@@ -375,8 +376,8 @@ TEST(attention_of_many_rows_has_the_bits_of_few)
         check_form(&apart[i], i == 0 ? 2.0f : 0, i == 2 ? sink : NULL);
 }
 
-/* Cards with less shared memory take fewer rows a block, and read queries where they are; without
-   any attend_wide takes all rows, 16 at a time. */
+/* Cards with less shared memory take fewer rows a block, and read queries where they are. Calls of
+   15 rows take attend_wide. */
 TEST(attention_of_many_rows_has_the_same_bits_on_any_card)
 {
     const struct form forms[] = {{KV_TYPE_F16, KV_TYPE_F16, 64, 576, false, 512, 64},
@@ -384,33 +385,38 @@ TEST(attention_of_many_rows_has_the_same_bits_on_any_card)
                                  {KV_TYPE_F16, KV_TYPE_Q8_0, 32, 320, true, 0, 0}};
     const struct {
         uint32_t smem;
+        int32_t n_tok;          /* of a call */
         enum gpu_kernel kernel; /* of the first two forms */
-    } cards[] = {{0, GPU_KERNEL_attend_wide_512},
-                 {99 << 10, GPU_KERNEL_attend_tall_32},
-                 {163 << 10, GPU_KERNEL_attend_tall_64},
-                 {227 << 10, GPU_KERNEL_attend_tall_64}};
+    } cards[] = {{99 << 10, 5, GPU_KERNEL_attend_wide_512},
+                 {99 << 10, ATTEND_TOK, GPU_KERNEL_attend_tall_32},
+                 {163 << 10, ATTEND_TOK, GPU_KERNEL_attend_tall_64},
+                 {227 << 10, ATTEND_TOK, GPU_KERNEL_attend_tall_64}};
     static struct rig r;
     static float out[2][OUT_LEN];
     if (!gpu_is_own())
         test_skip("the emulation alone has other cards");
     struct gpu_card *card = emulated_other();
-    const uint32_t smem = card->smem_tall;
+    const uint32_t smem = card->smem_all;
     for (size_t f = 0; f < PI_LEN(forms); f += HALF ? 2 : 1)
         for (size_t i = 0; i < PI_LEN(cards); i++) {
-            card->smem_tall = cards[i].smem;
+            card->smem_all = cards[i].smem;
             struct pi_device *other = gpu_device_make(card);
             rig_make(&r, other, &forms[f]);
             gpu_count(card);
-            const struct kv_attend_job job = job_of(&r, 0, ATTEND_TOK, out[i > 0]);
-            run_job(&r, &job);
-            assert_true(f == 2 || gpu_launches[cards[i].kernel] == 1);
+            const int32_t n_tok = cards[i].n_tok;
+            for (int32_t t = 0; t < ATTEND_TOK; t += n_tok) {
+                const struct kv_attend_job job =
+                    job_of(&r, t, n_tok, out[i > 0] + t * N_GROUP * r.dim_v);
+                run_job(&r, &job);
+            }
+            assert_true(f == 2 || gpu_launches[cards[i].kernel] == ATTEND_TOK / n_tok);
             assert_int_equal(n_tall(), i > 0);
             rig_close(&r);
             gpu_device_free(other);
             assert_memory_equal(out[i > 0], out[0],
                                 (size_t)ATTEND_TOK * N_GROUP * (size_t)r.dim_v * sizeof(float));
         }
-    card->smem_tall = smem;
+    card->smem_all = smem;
 }
 
 /* A prompt whose pages have no room for a copy takes the kernel for few rows. */
@@ -591,9 +597,11 @@ static void check_watched(const struct form *form)
 TEST(watched_attention_has_the_same_bits)
 {
     const struct form common = {KV_TYPE_F16, KV_TYPE_F16, 64, DIM, false, 0, 0},
-                      wide = {KV_TYPE_F16, KV_TYPE_Q8_0, 32, 96, true, 0, 0};
+                      wide = {KV_TYPE_F16, KV_TYPE_Q8_0, 32, 96, true, 0, 0},
+                      large = {KV_TYPE_Q8_0, KV_TYPE_F16, 64, 512, true, 0, 0};
     check_watched(&common);
     check_watched(&wide);
+    check_watched(&large);
 }
 
 /* ---- entries ---- */

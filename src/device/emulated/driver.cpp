@@ -300,7 +300,7 @@ static struct gpu_card *card_of(int i)
     c.n_processor = 4;
     c.smem_most = 99 * 1024;
     c.f16_flop_per_s = c.f32_flop_per_s = 1e9; /* some figure, so that bounds have one */
-    c.smem_step = c.smem_tall = 227 * 1024;
+    c.smem_step = c.smem_all = 227 * 1024;
     c.step = true;
     c.chunk = page_up(1);
     c.alloc = emu_alloc;

@@ -57,7 +57,7 @@ static size_t tile_smem(const struct gpu_attend_args *a)
 
 bool gpu_way_exists(const struct gpu_device *d, const struct gpu_attend_args *a)
 {
-    return a->dim_v <= DIM_MOST && tile_smem(a) <= d->driver->smem_most;
+    return a->dim_v <= DIM_MOST && tile_smem(a) <= d->driver->smem_all;
 }
 
 /* A kernel of attend_few.cuh for a class; GPU_N_KERNEL: there is none. */
@@ -126,7 +126,7 @@ static size_t wide_smem(const struct gpu_attend_args *a, size_t n)
 static bool is_wide(const struct gpu_device *d, const struct gpu_attend_args *a)
 {
     return a->order == GPU_ORDER_PLAIN && a->dim_k % 8 == 0 && a->dim_v % 8 == 0 &&
-           (!a->is_in_keys || a->v_in_k >= 0) && wide_smem(a, 1) <= d->driver->smem_most;
+           (!a->is_in_keys || a->v_in_k >= 0) && wide_smem(a, 1) <= d->driver->smem_all;
 }
 
 static void wide_run(struct gpu_device *d, const struct gpu_attend_args *a,
@@ -157,7 +157,7 @@ static size_t tall_smem(const struct gpu_attend_args *a, const struct tall *t)
 static struct tall tall_of(const struct gpu_device *d, const struct gpu_attend_args *a,
                            int32_t rows)
 {
-    const size_t most = d->driver->smem_tall;
+    const size_t most = d->driver->smem_all;
     const int32_t all = gpu_up16(a->dim_k) / 16;
     struct tall t = {.height = rows > 32 ? 64 : 32, .n_room = 1, .n_query = all};
     if (tall_smem(a, &t) > most)
