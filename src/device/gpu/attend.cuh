@@ -6,9 +6,9 @@
  * Entries become f16 in shared memory, [8 dimensions][64 entries][16 bytes]: eight entries beside
  * each other are a matrix of ldmatrix, plain for keys, transposed for values, and no bank is hit
  * twice. attend_few.cuh and attend_many.cuh have the frequent types and sizes, with the same bits.
- * attend_decode.cuh has their sizes with any other type or length of pages, attend_wide.cuh other
- * sizes. For the frequent types' sake the dimensions of a product may come in another order
- * (slot_dim).
+ * attend_decode.cuh has their sizes with any other type or length of pages, attend_wide.cuh and
+ * attend_tall.cuh other sizes. For the frequent types' sake the dimensions of a product may come in
+ * another order (slot_dim).
  *
  * Here a page has 64 entries. Where pages of the store are shorter, as many of them as have 64 are
  * one page, from the lane's first on (gpu_attend_job.per). Of a lane with a window each is one.

@@ -86,7 +86,7 @@ struct gpu_card {
     void (*memory)(struct gpu_card *c, size_t *free, size_t *total);
 };
 
-/* What a kernel may have. */
+/* Bytes of shared memory that blocks of a kernel may have. */
 static inline uint32_t gpu_smem_of(const struct gpu_card *c, enum gpu_kernel kernel)
 {
     if (kernel == GPU_KERNEL_step && c->smem_step > 0)
