@@ -481,7 +481,8 @@ struct gpu_attend_args {
     int32_t n_col, n_head;
     struct gpu_part k, v;
     int32_t row_k, row_v; /* of a packed query and a sum: dim_k and dim_v up to 16s, or a copy's */
-    int32_t n_room; /* of attend_wide: pages of values that a block has room for, 1 or 2 */
+    int32_t n_room; /* of attend_wide and others: pages of values that a block has room for. Of 0
+                       they take the keys' room by turns */
     int32_t is_in_keys; /* values are parts of keys, also where v_in_k is -1 */
     int32_t n_query;    /* of attend_tall: sixteens of a query's dimensions in shared memory */
     int32_t is_joined;  /* of attend_tall: chunks are joined, part0 has a row for each row */

@@ -399,11 +399,14 @@ template <int N> DEV void attend_part(const gpu_attend_args &a)
     chunk_pages(job, chunk, &first, &end);
     const int lane = LANE, warp = WARP, g = lane / 4, t = lane % 4;
     const int dim16 = up16(a.dim_k), dim_v16 = up16(a.dim_v), n_row = job.n_tok * job.n_group;
-    uint8_t *qs = smem, *keys = qs + ROWS * dim16 * 2, *values = keys + TILE * dim16 * 2;
-    uint8_t *ps = values + (a.v_in_k >= 0 ? 0 : TILE * dim_v16 * 2);
+    const bool apart = a.v_in_k < 0, by_turns = apart && a.n_room == 0; /* in the keys' room */
+    uint8_t *qs = smem, *keys = qs + ROWS * dim16 * 2,
+            *values = keys + (by_turns ? 0 : TILE * dim16 * 2), *ps = values;
+    if (apart)
+        ps += TILE * 2 * (by_turns && dim16 > dim_v16 ? dim16 : dim_v16);
     float *tops = (float *)(ps + ROWS * TILE * 2);              /* [4 warps][16] */
     gpu_attend_ref *refs = (gpu_attend_ref *)(tops + 4 * ROWS); /* [4] */
-    if (a.v_in_k >= 0)
+    if (!apart)
         values = keys + a.v_in_k / 8 * TILE * 16;
     float o[N][4] = {}, l[4] = {}, m[2] = {NEG_INF, NEG_INF}, by[2] = {0.0f, 0.0f};
     int64_t limit[2];
@@ -436,7 +439,7 @@ template <int N> DEV void attend_part(const gpu_attend_args &a)
                 by[i] = scale[g + 8 * i] * LOG2E;
         }
         tile_fill(a.k, from, a.page_len, a.order, keys);
-        if (a.v_in_k < 0)
+        if (apart && !by_turns)
             tile_fill(a.v, from, a.page_len, GPU_ORDER_PLAIN, values);
         sync_block();
         float s[2][4] = {}, top[2] = {NEG_INF, NEG_INF};
@@ -480,6 +483,8 @@ template <int N> DEV void attend_part(const gpu_attend_args &a)
                 *(uint32_t *)(ps + ((2 * warp + j) * ROWS + g + 8 * i) * 16 + t * 4) =
                     h2(ex2(s[j][2 * i] - mm), ex2(s[j][2 * i + 1] - mm));
         }
+        if (by_turns)
+            tile_fill(a.v, from, a.page_len, GPU_ORDER_PLAIN, values);
         sync_block();
         UNROLL
         for (int i = 0; i < N; i++)

@@ -366,7 +366,10 @@ template <int HEIGHT> DEV void attend_tall(const gpu_attend_args &a)
                 gpu_attend_ref ref = {};
                 if (TID < 4 && p + 1 < end)
                     ref = short_ref(tall_job(a), p + 1, TID);
-                CP_WAIT(1); /* what came behind keys may be on its way */
+                if (a.n_room == 0)
+                    CP_WAIT(0);
+                else
+                    CP_WAIT(1); /* what came behind keys may be on its way */
                 sync_block();
                 tall_logits<HEIGHT>(a, tall_job(a), p, tall_row0<HEIGHT>(), room.queries,
                                     shared ? values : room.keys, s, room.tops, x);
@@ -377,8 +380,10 @@ template <int HEIGHT> DEV void attend_tall(const gpu_attend_args &a)
             } else if (is) {
                 if (two)
                     CP_WAIT(2);
-                else
+                else if (a.n_room == 1)
                     CP_WAIT(1);
+                else
+                    CP_WAIT(0);
                 sync_block();
                 tall_scale<HEIGHT>(room.tops, rows);
                 tall_sums<HEIGHT>(shared ? values + a.v_in_k * 2 : values,
@@ -387,7 +392,7 @@ template <int HEIGHT> DEV void attend_tall(const gpu_attend_args &a)
                 if (!two)
                     sync_block();
             }
-            wide_next<TALL_N>(a, room, half, p + 1 < end, odd, next);
+            wide_next<TALL_N>(a, room, half, is, p + 1 < end, odd, s.refs, next.refs, shift);
         }
         if (a.is_joined == 0 || !is)
             continue;

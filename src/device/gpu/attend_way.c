@@ -48,16 +48,28 @@ static size_t part_bytes(const struct gpu_part *p)
 
 /* ---- kernels, and their shared memory ---- */
 
-static size_t tile_smem(const struct gpu_attend_args *a)
+/* Shared memory of attend_part, which has n rooms for values beside keys: 1, or 0. */
+static size_t tile_smem(const struct gpu_attend_args *a, size_t n)
 {
-    size_t row = (size_t)gpu_up16(a->dim_k) * 2,
-           values = a->v_in_k >= 0 ? 0 : (size_t)gpu_up16(a->dim_v) * 2;
-    return GPU_ROWS * row + GPU_TILE * (row + values) + KERNEL_SMEM;
+    size_t k = (size_t)gpu_up16(a->dim_k) * 2,
+           v = a->v_in_k >= 0 ? 0 : (size_t)gpu_up16(a->dim_v) * 2;
+    return GPU_ROWS * k + GPU_TILE * (n > 0 ? k + v : k > v ? k : v) + KERNEL_SMEM;
 }
 
 bool gpu_way_exists(const struct gpu_device *d, const struct gpu_attend_args *a)
 {
-    return a->dim_v <= DIM_MOST && tile_smem(a) <= d->driver->smem_all;
+    return a->dim_v <= DIM_MOST && tile_smem(a, 0) <= d->driver->smem_all;
+}
+
+static void part_run(struct gpu_device *d, const struct gpu_attend_args *a,
+                     const struct gpu_extent *most, int32_t tiles)
+{
+    enum gpu_kernel kernel = a->dim_v <= 128   ? GPU_KERNEL_attend_part_4
+                             : a->dim_v <= 256 ? GPU_KERNEL_attend_part_8
+                                               : GPU_KERNEL_attend_part_16;
+    struct gpu_attend_args own = *a;
+    own.n_room = tile_smem(a, 1) <= d->driver->smem_all ? 1 : 0;
+    gpu_run(d, kernel, most->chunks, most->n, tiles, tile_smem(a, (size_t)own.n_room), &own);
 }
 
 /* A kernel of attend_few.cuh for a class; GPU_N_KERNEL: there is none. */
@@ -107,13 +119,13 @@ static int64_t many_blocks(const struct gpu_attend_args *a, const struct kv_atte
     return pi_ceil_div((int64_t)job->n_tok * job->n_group, many_height(a));
 }
 
-/* Shared memory of pages, with n rooms for values, or for keys that have these; and of
-   attend_wide. */
+/* Shared memory of pages, with n rooms for values, or for keys that have these; and of attend_wide.
+   0: keys and values apart take one room by turns. */
 static size_t wide_pages(const struct gpu_attend_args *a, size_t n)
 {
     size_t k = (size_t)GPU_TILE * ((size_t)gpu_up16(a->dim_k) * 2 + 16),
            v = (size_t)GPU_TILE * ((size_t)gpu_up16(a->dim_v) * 2 + 16);
-    return a->v_in_k >= 0 ? n * k : k + n * v;
+    return a->v_in_k >= 0 ? n * k : n > 0 ? k + n * v : k > v ? k : v;
 }
 
 static size_t wide_smem(const struct gpu_attend_args *a, size_t n)
@@ -121,12 +133,20 @@ static size_t wide_smem(const struct gpu_attend_args *a, size_t n)
     return (size_t)GPU_ROWS * (size_t)gpu_up16(a->dim_k) * 2 + WIDE_SMEM + wide_pages(a, n);
 }
 
+/* The least rooms that attend_wide and attend_tall can have. Zeros behind dimensions stay in a room,
+   so that keys and values which share one end at a matrix's end. */
+static int32_t least_rooms(const struct gpu_attend_args *a)
+{
+    return a->is_in_keys || a->dim_k % 16 != 0 || a->dim_v % 16 != 0 ? 1 : 0;
+}
+
 /* Whether attend_wide.cuh takes pages of that form. Parts of keys that begin or end elsewhere than
    its matrices are the general kernel's. */
 static bool is_wide(const struct gpu_device *d, const struct gpu_attend_args *a)
 {
     return a->order == GPU_ORDER_PLAIN && a->dim_k % 8 == 0 && a->dim_v % 8 == 0 &&
-           (!a->is_in_keys || a->v_in_k >= 0) && wide_smem(a, 1) <= d->driver->smem_all;
+           (!a->is_in_keys || a->v_in_k >= 0) &&
+           wide_smem(a, (size_t)least_rooms(a)) <= d->driver->smem_all;
 }
 
 static void wide_run(struct gpu_device *d, const struct gpu_attend_args *a,
@@ -136,7 +156,9 @@ static void wide_run(struct gpu_device *d, const struct gpu_attend_args *a,
                              : a->dim_v <= 256 ? GPU_KERNEL_attend_wide_256
                                                : GPU_KERNEL_attend_wide_512;
     struct gpu_attend_args own = *a;
-    own.n_room = wide_smem(a, 2) <= d->driver->smem_most ? 2 : 1;
+    own.n_room = wide_smem(a, 2) <= d->driver->smem_most  ? 2
+                 : wide_smem(a, 1) <= d->driver->smem_all ? 1
+                                                          : 0;
     gpu_run(d, kernel, most->chunks, most->n, tiles, wide_smem(a, (size_t)own.n_room), &own);
 }
 
@@ -159,12 +181,16 @@ static struct tall tall_of(const struct gpu_device *d, const struct gpu_attend_a
 {
     const size_t most = d->driver->smem_all;
     const int32_t all = gpu_up16(a->dim_k) / 16;
-    struct tall t = {.height = rows > 32 ? 64 : 32, .n_room = 1, .n_query = all};
+    struct tall t = {.height = 32, .n_room = 1};
+    if (tall_smem(a, &t) > most)
+        t.n_room = least_rooms(a);
+    t.height = rows > 32 ? 64 : 32;
+    t.n_query = all;
     if (tall_smem(a, &t) > most)
         t.height = 32;
     while (t.n_query > 0 && tall_smem(a, &t) > most)
         t.n_query--;
-    t.n_room = 2;
+    t.n_room += t.n_room == 1;
     if (tall_smem(a, &t) > most)
         t.n_room = 1;
     t.smem = tall_smem(a, &t);
@@ -257,11 +283,8 @@ void gpu_way_run(struct gpu_device *d, const struct gpu_attend_args *a, const st
 {
     const int32_t rows = most->rows, tiles = (rows + GPU_ROWS - 1) / GPU_ROWS,
                   many = (int32_t)many_blocks(a, plan->job);
-    enum gpu_kernel any = a->dim_v <= 128   ? GPU_KERNEL_attend_part_4
-                          : a->dim_v <= 256 ? GPU_KERNEL_attend_part_8
-                                            : GPU_KERNEL_attend_part_16;
     if (plan->way == GPU_WAY_ANY)
-        gpu_run(d, any, most->chunks, most->n, tiles, tile_smem(a), a);
+        part_run(d, a, most, tiles);
     else if (plan->way == GPU_WAY_WIDE)
         wide_run(d, a, most, tiles);
     else if (gpu_is_wide(plan->way))
