@@ -376,8 +376,8 @@ TEST(attention_of_many_rows_has_the_bits_of_few)
         check_form(&apart[i], i == 0 ? 2.0f : 0, i == 2 ? sink : NULL);
 }
 
-/* Cards with less shared memory take fewer rows a block, read queries where they are, and have one
-   room for keys and values that lie apart. Calls of 15 rows take attend_wide. Of 500 dimensions all
+/* Cards with less shared memory take fewer rows a block, and read queries where they are. Keys and
+   values that lie apart then share a room. Calls of 15 rows take attend_wide. Of 500 dimensions all
    take attend_part. */
 TEST(attention_of_many_rows_has_the_same_bits_on_any_card)
 {

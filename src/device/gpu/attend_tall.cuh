@@ -347,7 +347,6 @@ template <int HEIGHT> DEV void attend_tall(const gpu_attend_args &a)
     int first, end;
     tall_pages<HEIGHT>(a, job, row0, chunk, &first, &end);
     const bool shared = a.v_in_k >= 0, two = a.n_room == 2;
-    const int shift = a.page_len == 64 ? 6 : a.page_len == 32 ? 5 : 4;
     tall_rows<HEIGHT> rows;
     tall_clear(rows);
     wide_begin(a, job, first, wide_room_of(a, smem, HEIGHT, a.n_query));
@@ -358,6 +357,7 @@ template <int HEIGHT> DEV void attend_tall(const gpu_attend_args &a)
         NO_UNROLL
         for (int half = 0; half < 2; half++) { /* what fills a room stands there once */
             const wide_room room = wide_room_of(a, smem + anew(0), HEIGHT, a.n_query);
+            const int len = anew(a.page_len), shift = len == 64 ? 6 : len == 32 ? 5 : 4;
             const wide_page s = {room.refs + (odd ? 4 : 0), shift},
                             next = {room.refs + (odd ? 0 : 4), shift};
             const uint8_t *values = room.values + (two && odd ? room.v_size : 0);

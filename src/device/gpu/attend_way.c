@@ -133,8 +133,8 @@ static size_t wide_smem(const struct gpu_attend_args *a, size_t n)
     return (size_t)GPU_ROWS * (size_t)gpu_up16(a->dim_k) * 2 + WIDE_SMEM + wide_pages(a, n);
 }
 
-/* The least rooms that attend_wide and attend_tall can have. Zeros behind dimensions stay in a room,
-   so that keys and values which share one end at a matrix's end. */
+/* The least rooms that attend_wide and attend_tall can have. Zeros behind dimensions stay in a
+   room, so keys and values that share one have none. */
 static int32_t least_rooms(const struct gpu_attend_args *a)
 {
     return a->is_in_keys || a->dim_k % 16 != 0 || a->dim_v % 16 != 0 ? 1 : 0;
