@@ -213,6 +213,7 @@ static const struct form other_forms[] = {
     {KV_TYPE_Q8_0, DIM, 16, 0},     {KV_TYPE_TURBO3, DIM, 16, 0}, {KV_TYPE_Q4_0, DIM, PAGE, 0},
     {KV_TYPE_TURBO4, DIM, PAGE, 0}, {KV_TYPE_BF16, DIM, PAGE, 0}, {KV_TYPE_F32, DIM, PAGE, 0},
     {KV_TYPE_F16, 96, PAGE, 0},     {KV_TYPE_Q8_0, 96, PAGE, 0},  {KV_TYPE_F16, 576, PAGE, 64},
+    {KV_TYPE_Q8_0, 576, PAGE, 64},  {KV_TYPE_F16, 512, PAGE, 0},
 };
 
 /* A sequence is n_head lanes; all are heads of one sequence of the cache. */

@@ -29,7 +29,7 @@ static void count_launches(void)
         gpu_count(emulated_card());
 }
 
-/* Of attend_part, attend_many, attend_copy and attend_wide. */
+/* Of attend_part, attend_many, attend_copy, attend_wide and attend_tall. */
 static int32_t n_general(void)
 {
     return gpu_launches_of(GPU_KERNEL_attend_part_4, GPU_KERNEL_attend_part_16);
@@ -45,6 +45,10 @@ static int32_t n_copy(void)
 static int32_t n_wide(void)
 {
     return gpu_launches_of(GPU_KERNEL_attend_wide_128, GPU_KERNEL_attend_wide_512);
+}
+static int32_t n_tall(void)
+{
+    return gpu_launches_of(GPU_KERNEL_attend_tall_32, GPU_KERNEL_attend_tall_64);
 }
 
 /* ---- a lane ---- */
@@ -234,9 +238,17 @@ static void check_form(const struct form *form, float cap, const float *sink)
             memcpy(q + t * (q_row + 1), r.q + (FIRST + t) * q_row, q_row * sizeof(*q));
         some.q = q;
     }
+    for (int32_t n_tok = 7; n_tok <= 14 && !is_copied(form); n_tok += 7) { /* 21 rows, and 42 */
+        struct kv_attend_job more = job_of(&r, FIRST, n_tok, one);
+        more.cap = cap;
+        more.sink = sink;
+        run_job(&r, &more);
+        assert_memory_equal(one, all + FIRST * row, (size_t)n_tok * row * sizeof(*all));
+    }
     assert_int_equal(n_general(), 0);
     assert_true(!gpu_is_own() || (n_wide() > 0) == is_wide(form));
     assert_int_equal(n_many(), gpu_is_own() && is_copied(form));
+    assert_int_equal(n_tall(), gpu_is_own() && !is_copied(form) ? 3 : 0);
     for (int32_t i = 0; i < MOST_LEN; i++)
         slots[i] = i;
     job.slots = slots;
@@ -245,7 +257,7 @@ static void check_form(const struct form *form, float cap, const float *sink)
     count_launches();
     run_job(&r, &job);
     assert_int_equal(n_general(), 0);
-    assert_true(!gpu_is_own() || (n_wide() > 0) == !is_copied(form));
+    assert_true(!gpu_is_own() || (n_tall() > 0) == !is_copied(form));
     /* else products of codes go in another order */
     if (form->page_len < 64 || !form->beside || !has_order(form->k) ||
         !(has_order(form->v) || form->v == KV_TYPE_F16))
@@ -339,9 +351,75 @@ TEST(attention_of_uncommon_sizes_has_the_bits_of_other_kernels)
                                  {KV_TYPE_F16, KV_TYPE_F16, 64, 96, false, 64, 32},
                                  {KV_TYPE_Q8_0, KV_TYPE_Q8_0, 16, 96, false, 64, 32},
                                  {KV_TYPE_F16, KV_TYPE_F16, 32, 576, false, 512, 64},
-                                 {KV_TYPE_Q8_0, KV_TYPE_F16, 64, 288, true, 0, 0}};
+                                 {KV_TYPE_Q8_0, KV_TYPE_F16, 64, 288, true, 0, 0},
+                                 {KV_TYPE_F16, KV_TYPE_F16, 32, 512, true, 0, 0}};
     for (size_t i = HALF; i < PI_LEN(forms); i += HALF ? 2 : 1)
         check_form(&forms[i], i % 4 == 1 ? 2.0f : 0, i % 2 == 1 ? sink : NULL);
+}
+
+/* Values that are parts of keys of each type, and values of more than 256 dimensions: attend_wide
+   takes one token, attend_tall all. Keys lie entry by entry or side by side. */
+TEST(attention_of_many_rows_has_the_bits_of_few)
+{
+    const float sink[N_GROUP] = {0.5f, -1.0f, 3.0f};
+    const struct form apart[] = {{KV_TYPE_BF16, KV_TYPE_F32, 16, 40, true, 264, 0},
+                                 {KV_TYPE_F32, KV_TYPE_TURBO2, 64, 24, true, 320, 0},
+                                 {KV_TYPE_F16, KV_TYPE_Q4_0, 32, 32, true, 288, 0},
+                                 {KV_TYPE_TURBO3, KV_TYPE_BF16, 64, 64, true, 264, 0},
+                                 {KV_TYPE_Q8_0, KV_TYPE_TURBO4, 16, 32, false, 320, 0}};
+    for (int32_t t = HALF; t < KV_N_TYPE; t += HALF ? 2 : 1) {
+        const enum kv_type type = (enum kv_type)t;
+        const struct form form = {type, type, 16 << t % 3, 192, false, 128, 64};
+        check_form(&form, t % 3 == 0 ? 2.0f : 0, t % 2 == 0 ? sink : NULL);
+    }
+    for (size_t i = 0; i < PI_LEN(apart); i += HALF ? 2 : 1)
+        check_form(&apart[i], i == 0 ? 2.0f : 0, i == 2 ? sink : NULL);
+}
+
+/* Cards with less shared memory take fewer rows a block, and read queries where they are. Keys and
+   values that lie apart then share a room. Calls of 15 rows take attend_wide. Of 500 dimensions all
+   take attend_part. */
+TEST(attention_of_many_rows_has_the_same_bits_on_any_card)
+{
+    const struct form forms[] = {{KV_TYPE_F16, KV_TYPE_F16, 64, 576, false, 512, 64},
+                                 {KV_TYPE_Q8_0, KV_TYPE_Q8_0, 16, 576, false, 512, 64},
+                                 {KV_TYPE_F16, KV_TYPE_Q8_0, 32, 512, true, 0, 0},
+                                 {KV_TYPE_F16, KV_TYPE_F16, 16, 500, false, 0, 0}};
+    const struct {
+        uint32_t smem;
+        int32_t n_tok;          /* of a call */
+        enum gpu_kernel kernel; /* of the first two forms */
+    } cards[] = {{99 << 10, 5, GPU_KERNEL_attend_wide_512},
+                 {99 << 10, ATTEND_TOK, GPU_KERNEL_attend_tall_32},
+                 {163 << 10, ATTEND_TOK, GPU_KERNEL_attend_tall_64},
+                 {227 << 10, ATTEND_TOK, GPU_KERNEL_attend_tall_64}};
+    static struct rig r;
+    static float out[2][OUT_LEN];
+    if (!gpu_is_own())
+        test_skip("the emulation alone has other cards");
+    struct gpu_card *card = emulated_other();
+    const uint32_t smem = card->smem_all;
+    for (size_t f = 0; f < PI_LEN(forms); f += HALF ? 2 : 1)
+        for (size_t i = 0; i < PI_LEN(cards); i++) {
+            card->smem_all = cards[i].smem;
+            struct pi_device *other = gpu_device_make(card);
+            rig_make(&r, other, &forms[f]);
+            gpu_count(card);
+            const int32_t n_tok = cards[i].n_tok;
+            for (int32_t t = 0; t < ATTEND_TOK; t += n_tok) {
+                const struct kv_attend_job job =
+                    job_of(&r, t, n_tok, out[i > 0] + t * N_GROUP * r.dim_v);
+                run_job(&r, &job);
+            }
+            assert_true(f >= 2 || gpu_launches[cards[i].kernel] == ATTEND_TOK / n_tok);
+            assert_int_equal(n_tall(), i > 0 && f < 3);
+            assert_int_equal(n_general(), f < 3 ? 0 : ATTEND_TOK / n_tok);
+            rig_close(&r);
+            gpu_device_free(other);
+            assert_memory_equal(out[i > 0], out[0],
+                                (size_t)ATTEND_TOK * N_GROUP * (size_t)r.dim_v * sizeof(float));
+        }
+    card->smem_all = smem;
 }
 
 /* A prompt whose pages have no room for a copy takes the kernel for few rows. */
@@ -386,8 +464,8 @@ static void change(const struct rig *r, enum deed deed)
         check(kv_seq_compact(r->seq, 0, 0, slots, n, &err), &err);
         kv_seq_shift(r->seq, 0, 0, 54, 0);
     }
-    if (deed == IS_TURNED)
-        kv_seq_shift(r->seq, 0, 0, 64, -3);
+    if (deed == IS_TURNED) /* short pages that are one have two turns */
+        kv_seq_shift(r->seq, 0, 0, lane->kind->page_len == 16 ? 16 : 64, -3);
     if (deed == IS_FOLDED)
         lane->table[1].n_folded = 2;
     if (deed == HAS_WINDOW)
@@ -399,7 +477,7 @@ static void change(const struct rig *r, enum deed deed)
 static void check_list(const struct rig *r, struct kv_attend_job job, const double *near)
 {
     static float all[OUT_LEN], one[OUT_LEN];
-    const int32_t dim = r->dim, len = kv_lane_len(r->seq, 0, 0);
+    const int32_t dim = r->dim, dim_v = r->dim_v, len = kv_lane_len(r->seq, 0, 0);
     int32_t slots[MOST_LEN];
     for (int32_t i = 0; i < len; i++)
         slots[i] = i;
@@ -409,7 +487,7 @@ static void check_list(const struct rig *r, struct kv_attend_job job, const doub
     count_launches();
     run_job(r, &job);
     assert_int_equal(n_general(), 0);
-    assert_true(relative_error(all, near, (size_t)job.n_tok * N_GROUP * (size_t)dim) <
+    assert_true(relative_error(all, near, (size_t)job.n_tok * N_GROUP * (size_t)dim_v) <
                 2 * ATTEND_BOUND);
     for (int32_t t = 0; t < job.n_tok; t += HALF ? 20 : 1) {
         struct kv_attend_job single = job;
@@ -418,21 +496,24 @@ static void check_list(const struct rig *r, struct kv_attend_job job, const doub
         single.q += t * N_GROUP * dim;
         single.out = one;
         run_job(r, &single);
-        assert_memory_equal(one, all + t * N_GROUP * dim, N_GROUP * (size_t)dim * sizeof(float));
+        assert_memory_equal(one, all + t * N_GROUP * dim_v,
+                            N_GROUP * (size_t)dim_v * sizeof(float));
     }
 }
 
-/* Calls of all tokens, of one and of two give the same bits, near the processor's output. Under
-   sanitizers a change meets ones in one form, and twos in another. */
+/* Calls of all tokens, of one, of two and of seven give the same bits, near the processor's output.
+   Under sanitizers a change meets ones in one form, and twos in another. */
 static void check_changed(const struct form *form, enum deed deed, bool ones, bool twos)
 {
     static struct rig r[2], guests[2];
-    static float out[3][OUT_LEN];
+    enum { N_WAY = 4 };
+    static float out[N_WAY][OUT_LEN];
     static double ref[OUT_LEN];
-    const bool goes[] = {true, ones, twos};
+    const bool goes[N_WAY] = {true, ones, twos, !is_copied(form)};
     double freq[MOST_DIM / 2];
-    const int32_t dim = form->dim, n_pair = dim / 2;
-    const size_t n = (size_t)ATTEND_TOK * N_GROUP * (size_t)dim;
+    const int32_t dim = form->dim, dim_v = form->dim_v > 0 ? form->dim_v : dim, n_pair = dim / 2,
+                  n_tok_of[N_WAY] = {ATTEND_TOK, 1, 2, 7};
+    const size_t n = (size_t)ATTEND_TOK * N_GROUP * (size_t)dim_v;
     for (int32_t i = 0; i < n_pair; i++)
         freq[i] = pow(10000, -(double)i / n_pair);
     const struct pi_rope rope = {.n_pair = n_pair, .freq = freq, .magnitude = 1};
@@ -443,18 +524,17 @@ static void check_changed(const struct form *form, enum deed deed, bool ones, bo
         if (deed == HAS_GUESTS) {
             check(kv_seq_create(r[i].cache, &guests[i].seq, &err), &err);
             check(kv_seq_reserve(guests[i].seq, MOST_LEN, &err), &err);
-            kv_seq_append(guests[i].seq, 0, 0, 0, 100, r[i].v, dim, r[i].k, dim);
+            kv_seq_append(guests[i].seq, 0, 0, 0, 100, r[i].v, dim, r[i].k, dim_v);
         }
-        for (int32_t way = 0; way < (i == 0 ? 3 : 1); way++)
-            for (int32_t t = 0, some = way == 0 ? ATTEND_TOK : way; t < ATTEND_TOK && goes[way];
-                 t += some) {
+        for (int32_t way = 0; way < (i == 0 ? N_WAY : 1); way++)
+            for (int32_t t = 0, some = n_tok_of[way]; t < ATTEND_TOK && goes[way]; t += some) {
                 int32_t n_tok = (int32_t)pi_min(some, ATTEND_TOK - t);
-                struct kv_attend_job job = job_of(&r[i], t, n_tok, out[way] + t * N_GROUP * dim);
+                struct kv_attend_job job = job_of(&r[i], t, n_tok, out[way] + t * N_GROUP * dim_v);
                 job.rope = &rope;
                 job.guests = deed == HAS_GUESTS ? guests[i].seq : NULL;
                 run_job(&r[i], &job);
             }
-        for (int32_t way = 1; way < 3 && i == 0; way++)
+        for (int32_t way = 1; way < N_WAY && i == 0; way++)
             if (goes[way])
                 assert_memory_equal(out[way], out[0], n * sizeof(float));
         for (size_t j = 0; j < n && i == 0; j++)
@@ -482,12 +562,14 @@ TEST(pages_that_were_changed_have_the_same_bits_however_they_are_read)
                                  {KV_TYPE_TURBO4, KV_TYPE_Q4_0, 32, DIM, true, 0, 0},
                                  {KV_TYPE_Q8_0, KV_TYPE_Q8_0, 64, DIM, true, 0, 0},
                                  {KV_TYPE_TURBO3, KV_TYPE_TURBO2, 64, DIM, true, 0, 0},
-                                 {KV_TYPE_F16, KV_TYPE_F16, 16, 96, true, 0, 0}};
+                                 {KV_TYPE_F16, KV_TYPE_F16, 16, 96, true, 0, 0},
+                                 {KV_TYPE_Q8_0, KV_TYPE_Q8_0, 16, 96, false, 64, 32},
+                                 {KV_TYPE_F16, KV_TYPE_Q4_0, 32, 32, true, 288, 0}};
     for (size_t i = 0; i < PI_LEN(forms); i++)
         for (size_t deed = 0; deed < N_DEED; deed++)
             if (!HALF || (i + deed) % 3 == 0)
                 check_changed(&forms[i], (enum deed)deed, !HALF || (i / 3 + deed) % 2 == 0,
-                              !HALF || (i / 3 + deed) % 2 == 1);
+                              HALF ? (i / 3 + deed) % 2 == 1 : i < 6);
 }
 
 /* A tap shows what the processor's does, and leaves the output's bits alone. */
@@ -518,9 +600,11 @@ static void check_watched(const struct form *form)
 TEST(watched_attention_has_the_same_bits)
 {
     const struct form common = {KV_TYPE_F16, KV_TYPE_F16, 64, DIM, false, 0, 0},
-                      wide = {KV_TYPE_F16, KV_TYPE_Q8_0, 32, 96, true, 0, 0};
+                      wide = {KV_TYPE_F16, KV_TYPE_Q8_0, 32, 96, true, 0, 0},
+                      large = {KV_TYPE_Q8_0, KV_TYPE_F16, 64, 512, true, 0, 0};
     check_watched(&common);
     check_watched(&wide);
+    check_watched(&large);
 }
 
 /* ---- entries ---- */

@@ -3,6 +3,7 @@
 #include "device/gpu/attend_decode.cuh"
 #include "device/gpu/attend_few.cuh"
 #include "device/gpu/attend_many.cuh"
+#include "device/gpu/attend_tall.cuh"
 #include "device/gpu/attend_wide.cuh"
 #include "device/cuda/kernels.h"
 

@@ -420,8 +420,7 @@ static bool load_kernels(struct cuda *c)
                            "loading kernels"))
                 return false;
         }
-        uint32_t smem =
-            i == GPU_KERNEL_step && c->base.smem_step > 0 ? c->base.smem_step : c->base.smem_most;
+        uint32_t smem = gpu_smem_of(&c->base, (enum gpu_kernel)i);
         if (!cuda_good(c,
                        cu.module_function(&c->function[i], c->module[module], cuda_kernels[i].name),
                        cuda_kernels[i].name) ||
@@ -508,6 +507,7 @@ static bool start(struct cuda *c, int32_t i)
     int smem = attribute(c, ATTRIBUTE_SMEM);
     c->base.n_processor = attribute(c, ATTRIBUTE_PROCESSORS);
     c->base.smem_most = (uint32_t)(smem < 99 * 1024 ? smem : 99 * 1024);
+    c->base.smem_all = (uint32_t)smem;
     /* It has bulk copies from 9.0 on. On an H100 it is slower behind long lanes (docs/gpu.md). */
     c->base.smem_step = attribute(c, ATTRIBUTE_MAJOR) >= 9 ? (uint32_t)smem : 0;
     c->base.step = false;

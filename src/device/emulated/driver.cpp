@@ -21,6 +21,7 @@
 #include "device/gpu/attend_decode.cuh"
 #include "device/gpu/attend_few.cuh"
 #include "device/gpu/attend_many.cuh"
+#include "device/gpu/attend_tall.cuh"
 #include "device/gpu/attend_wide.cuh"
 #include "device/gpu/gather.cuh"
 #include "device/gpu/keep.cuh"
@@ -259,7 +260,7 @@ extern "C" size_t emulated_fetches(void)
 static void run(const struct gpu_card *c, const struct gpu_launch *l)
 {
     const bool together = l->kernel == GPU_KERNEL_step;
-    if (l->smem > (together ? c->smem_step : c->smem_most))
+    if (l->smem > gpu_smem_of(c, l->kernel))
         EMU_FAIL("kernel %d asks for %u bytes of shared memory", (int)l->kernel, l->smem);
     emu_waited = false;
     (together ? emu_together : emu_grid)(dim3(l->x, l->y, l->z), dim3(entries[l->kernel].n_thread),
@@ -299,7 +300,7 @@ static struct gpu_card *card_of(int i)
     c.n_processor = 4;
     c.smem_most = 99 * 1024;
     c.f16_flop_per_s = c.f32_flop_per_s = 1e9; /* some figure, so that bounds have one */
-    c.smem_step = 227 * 1024;
+    c.smem_step = c.smem_all = 227 * 1024;
     c.step = true;
     c.chunk = page_up(1);
     c.alloc = emu_alloc;

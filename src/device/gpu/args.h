@@ -189,6 +189,8 @@ enum gpu_weight_type {
     GPU_K(attend_wide_128, 256, 2, gpu_attend_args)                                                \
     GPU_K(attend_wide_256, 256, 2, gpu_attend_args)                                                \
     GPU_K(attend_wide_512, 256, 2, gpu_attend_args)                                                \
+    GPU_K(attend_tall_32, 256, 1, gpu_attend_args)                                                 \
+    GPU_K(attend_tall_64, 256, 1, gpu_attend_args)                                                 \
     GPU_K(attend_part_4, 128, 2, gpu_attend_args)                                                  \
     GPU_K(attend_part_8, 128, 2, gpu_attend_args)                                                  \
     GPU_K(attend_part_16, 128, 1, gpu_attend_args)                                                 \
@@ -479,8 +481,11 @@ struct gpu_attend_args {
     int32_t n_col, n_head;
     struct gpu_part k, v;
     int32_t row_k, row_v; /* of a packed query and a sum: dim_k and dim_v up to 16s, or a copy's */
-    int32_t n_room; /* of attend_wide: pages of values that a block has room for, 1 or 2 */
+    int32_t n_room; /* of attend_wide and others: pages of values that a block has room for. Of 0
+                       they take the keys' room by turns */
     int32_t is_in_keys; /* values are parts of keys, also where v_in_k is -1 */
+    int32_t n_query;    /* of attend_tall: sixteens of a query's dimensions in shared memory */
+    int32_t is_joined;  /* of attend_tall: chunks are joined, part0 has a row for each row */
 };
 
 /* ---- notes of weights ---- */

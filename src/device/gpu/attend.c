@@ -424,10 +424,11 @@ static int32_t attend_some(struct gpu_device *d, const struct kv_attend_job *job
     }
     if (s->plan[0].way == GPU_WAY_ANY)
         l.args = l.form;
-    if (l.is_listed && s->plan[0].way == GPU_WAY_WIDE)
+    if (l.is_listed && gpu_is_wide(s->plan[0].way))
         l.args = gpu_gather_form(&l.form, true);
     if (s->plan[0].way == GPU_WAY_COPY)
         l.args = gpu_copy_form(&l.form);
+    l.args.is_joined = s->plan[0].way == GPU_WAY_TALL;
     for (int32_t i = 0; i < l.n; i++)
         l.list.size += 2 * sizeof(struct gpu_attend_job) + s->plan[i].bytes;
     l.list.size += gpu_patches_size(s) + 256;

@@ -6,9 +6,9 @@
  * Entries become f16 in shared memory, [8 dimensions][64 entries][16 bytes]: eight entries beside
  * each other are a matrix of ldmatrix, plain for keys, transposed for values, and no bank is hit
  * twice. attend_few.cuh and attend_many.cuh have the frequent types and sizes, with the same bits.
- * attend_decode.cuh has their sizes with any other type or length of pages, attend_wide.cuh other
- * sizes. For the frequent types' sake the dimensions of a product may come in another order
- * (slot_dim).
+ * attend_decode.cuh has their sizes with any other type or length of pages, attend_wide.cuh and
+ * attend_tall.cuh other sizes. For the frequent types' sake the dimensions of a product may come in
+ * another order (slot_dim).
  *
  * Here a page has 64 entries. Where pages of the store are shorter, as many of them as have 64 are
  * one page, from the lane's first on (gpu_attend_job.per). Of a lane with a window each is one.
@@ -399,11 +399,14 @@ template <int N> DEV void attend_part(const gpu_attend_args &a)
     chunk_pages(job, chunk, &first, &end);
     const int lane = LANE, warp = WARP, g = lane / 4, t = lane % 4;
     const int dim16 = up16(a.dim_k), dim_v16 = up16(a.dim_v), n_row = job.n_tok * job.n_group;
-    uint8_t *qs = smem, *keys = qs + ROWS * dim16 * 2, *values = keys + TILE * dim16 * 2;
-    uint8_t *ps = values + (a.v_in_k >= 0 ? 0 : TILE * dim_v16 * 2);
+    const bool apart = a.v_in_k < 0, by_turns = apart && a.n_room == 0; /* in the keys' room */
+    uint8_t *qs = smem, *keys = qs + ROWS * dim16 * 2,
+            *values = keys + (by_turns ? 0 : TILE * dim16 * 2), *ps = values;
+    if (apart)
+        ps += TILE * 2 * (by_turns && dim16 > dim_v16 ? dim16 : dim_v16);
     float *tops = (float *)(ps + ROWS * TILE * 2);              /* [4 warps][16] */
     gpu_attend_ref *refs = (gpu_attend_ref *)(tops + 4 * ROWS); /* [4] */
-    if (a.v_in_k >= 0)
+    if (!apart)
         values = keys + a.v_in_k / 8 * TILE * 16;
     float o[N][4] = {}, l[4] = {}, m[2] = {NEG_INF, NEG_INF}, by[2] = {0.0f, 0.0f};
     int64_t limit[2];
@@ -436,7 +439,7 @@ template <int N> DEV void attend_part(const gpu_attend_args &a)
                 by[i] = scale[g + 8 * i] * LOG2E;
         }
         tile_fill(a.k, from, a.page_len, a.order, keys);
-        if (a.v_in_k < 0)
+        if (apart && !by_turns)
             tile_fill(a.v, from, a.page_len, GPU_ORDER_PLAIN, values);
         sync_block();
         float s[2][4] = {}, top[2] = {NEG_INF, NEG_INF};
@@ -480,6 +483,8 @@ template <int N> DEV void attend_part(const gpu_attend_args &a)
                 *(uint32_t *)(ps + ((2 * warp + j) * ROWS + g + 8 * i) * 16 + t * 4) =
                     h2(ex2(s[j][2 * i] - mm), ex2(s[j][2 * i + 1] - mm));
         }
+        if (by_turns)
+            tile_fill(a.v, from, a.page_len, GPU_ORDER_PLAIN, values);
         sync_block();
         UNROLL
         for (int i = 0; i < N; i++)
@@ -562,13 +567,22 @@ KERNEL(128, 4) attend_join(const gpu_attend_args &a)
                  (size_t)(row % job.n_group) * a.dim_v;
     /* eight chunks at a time on their way, all maxima and sums of chunks before */
     const size_t rows = (size_t)(part_row(job, 0, 1, 0) - part_row(job, 0, 0, 0));
-    const size_t at = part_row(job, row / ROWS, 0, row % ROWS);
+    size_t at = part_row(job, row / ROWS, 0, row % ROWS);
+    int n_chunk = job.n_chunk;
     float m = sink, l = job.sink != 0 ? 1.0f : 0.0f, o[N] = {};
-    for (int i0 = 0; i0 < job.n_chunk; i0 += JOIN) {
+    if (a.is_joined) { /* attend_tall's: it is taken as it is, with its zeros' signs */
+        at = job.part0 + row;
+        n_chunk = 1;
+        m = NEG_INF, l = 0.0f;
+        UNROLL
+        for (int j = 0; j < N; j++)
+            o[j] = -0.0f;
+    }
+    for (int i0 = 0; i0 < n_chunk; i0 += JOIN) {
         float part[JOIN][N], top[JOIN], sum[JOIN];
         UNROLL
         for (int i = 0; i < JOIN; i++) {
-            const size_t r = at + (i0 + i < job.n_chunk ? i0 + i : job.n_chunk - 1) * rows;
+            const size_t r = at + (i0 + i < n_chunk ? i0 + i : n_chunk - 1) * rows;
             top[i] = AT(const float, a.ml)[r * 2];
             sum[i] = AT(const float, a.ml)[r * 2 + 1];
             UNROLL
@@ -579,7 +593,7 @@ KERNEL(128, 4) attend_join(const gpu_attend_args &a)
         }
         UNROLL
         for (int i = 0; i < JOIN; i++)
-            if (i0 + i < job.n_chunk) {
+            if (i0 + i < n_chunk) {
                 const float now = f_max(m, top[i]), mm = finite_of(now), c = ex2(m - mm),
                             w = ex2(top[i] - mm);
                 l = fmaf(sum[i], w, l * c);

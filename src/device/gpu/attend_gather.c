@@ -184,7 +184,7 @@ bool gpu_gather_place(struct gpu_device *d, const struct gpu_attend_args *from, 
                       struct gpu_gather_job *jobs, gpu_at jobs_at, struct gpu_attend_job *calls,
                       int32_t n, struct gpu_gather_args *args)
 {
-    const struct sizes to = sizes_of(from, way == GPU_WAY_WIDE);
+    const struct sizes to = sizes_of(from, gpu_is_wide(way));
     *args = args_of(from, to);
     args->jobs = jobs_at;
     args->beside = to.common;

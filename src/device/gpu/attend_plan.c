@@ -501,7 +501,8 @@ size_t gpu_plan_sums(const struct gpu_plan *p)
     if (gpu_is_many(p->way))
         return (size_t)gpu_many_tiles(p->job) * GPU_TILE_ROWS;
     int64_t n_row = (int64_t)p->job->n_tok * p->job->n_group;
-    return (size_t)(row_tiles(p->job) * pi_min(n_row, GPU_ROWS)) * (size_t)p->n_chunk;
+    int32_t n_chunk = p->way == GPU_WAY_TALL ? 1 : p->n_chunk;
+    return (size_t)(row_tiles(p->job) * pi_min(n_row, GPU_ROWS)) * (size_t)n_chunk;
 }
 
 /* Bytes that a call takes of the list, at most. */

@@ -23,8 +23,17 @@ struct gpu_patch {
 
 /* The kernel of a call: attend_part; for few rows attend_few or attend_decode; for many rows
    attend_many. That one reads pages as they are, or a copy of f16. Heads of other sizes take
-   attend_wide. */
-enum gpu_way { GPU_WAY_ANY, GPU_WAY_FEW, GPU_WAY_DECODE, GPU_WAY_MANY, GPU_WAY_COPY, GPU_WAY_WIDE };
+   attend_wide, and of more rows than 16 attend_tall: a block has a chunk (SPLIT), or all. */
+enum gpu_way {
+    GPU_WAY_ANY,
+    GPU_WAY_FEW,
+    GPU_WAY_DECODE,
+    GPU_WAY_MANY,
+    GPU_WAY_COPY,
+    GPU_WAY_WIDE,
+    GPU_WAY_TALL_SPLIT,
+    GPU_WAY_TALL
+};
 
 struct gpu_plan {
     const struct kv_attend_job *job;
@@ -87,6 +96,12 @@ static inline bool gpu_is_listed(const struct kv_attend_job *job)
 static inline bool gpu_is_many(enum gpu_way way)
 {
     return way == GPU_WAY_MANY || way == GPU_WAY_COPY;
+}
+
+/* Whether heads keep their size, whatever it is. */
+static inline bool gpu_is_wide(enum gpu_way way)
+{
+    return way == GPU_WAY_WIDE || way == GPU_WAY_TALL_SPLIT || way == GPU_WAY_TALL;
 }
 
 /* attend_way.c: whether kernels take the class (else the processor does); and the way of a call,

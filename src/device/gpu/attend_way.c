@@ -7,7 +7,8 @@
 enum {
     DIM_MOST = 512,           /* of a value */
     KERNEL_SMEM = 2048 + 320, /* of a block of attend_part, beside the tiles and queries */
-    WIDE_SMEM = 2560 + 512    /* of attend_wide likewise */
+    WIDE_SMEM = 2560 + 512,   /* of attend_wide likewise */
+    TALL_SMEM = 512 + 512     /* of attend_tall, beside pages, queries and weights */
 };
 
 /* ---- forms ---- */
@@ -47,16 +48,28 @@ static size_t part_bytes(const struct gpu_part *p)
 
 /* ---- kernels, and their shared memory ---- */
 
-static size_t tile_smem(const struct gpu_attend_args *a)
+/* Shared memory of attend_part, which has n rooms for values beside keys: 1, or 0. */
+static size_t tile_smem(const struct gpu_attend_args *a, size_t n)
 {
-    size_t row = (size_t)gpu_up16(a->dim_k) * 2,
-           values = a->v_in_k >= 0 ? 0 : (size_t)gpu_up16(a->dim_v) * 2;
-    return GPU_ROWS * row + GPU_TILE * (row + values) + KERNEL_SMEM;
+    size_t k = (size_t)gpu_up16(a->dim_k) * 2,
+           v = a->v_in_k >= 0 ? 0 : (size_t)gpu_up16(a->dim_v) * 2;
+    return GPU_ROWS * k + GPU_TILE * (n > 0 ? k + v : k > v ? k : v) + KERNEL_SMEM;
 }
 
 bool gpu_way_exists(const struct gpu_device *d, const struct gpu_attend_args *a)
 {
-    return a->dim_v <= DIM_MOST && tile_smem(a) <= d->driver->smem_most;
+    return a->dim_v <= DIM_MOST && tile_smem(a, 0) <= d->driver->smem_all;
+}
+
+static void part_run(struct gpu_device *d, const struct gpu_attend_args *a,
+                     const struct gpu_extent *most, int32_t tiles)
+{
+    enum gpu_kernel kernel = a->dim_v <= 128   ? GPU_KERNEL_attend_part_4
+                             : a->dim_v <= 256 ? GPU_KERNEL_attend_part_8
+                                               : GPU_KERNEL_attend_part_16;
+    struct gpu_attend_args own = *a;
+    own.n_room = tile_smem(a, 1) <= d->driver->smem_all ? 1 : 0;
+    gpu_run(d, kernel, most->chunks, most->n, tiles, tile_smem(a, (size_t)own.n_room), &own);
 }
 
 /* A kernel of attend_few.cuh for a class; GPU_N_KERNEL: there is none. */
@@ -106,13 +119,25 @@ static int64_t many_blocks(const struct gpu_attend_args *a, const struct kv_atte
     return pi_ceil_div((int64_t)job->n_tok * job->n_group, many_height(a));
 }
 
-/* Shared memory of attend_wide, which has n rooms for values, or for keys that have these. */
+/* Shared memory of pages, with n rooms for values, or for keys that have these; and of attend_wide.
+   0: keys and values apart take one room by turns. */
+static size_t wide_pages(const struct gpu_attend_args *a, size_t n)
+{
+    size_t k = (size_t)GPU_TILE * ((size_t)gpu_up16(a->dim_k) * 2 + 16),
+           v = (size_t)GPU_TILE * ((size_t)gpu_up16(a->dim_v) * 2 + 16);
+    return a->v_in_k >= 0 ? n * k : n > 0 ? k + n * v : k > v ? k : v;
+}
+
 static size_t wide_smem(const struct gpu_attend_args *a, size_t n)
 {
-    size_t q = (size_t)GPU_ROWS * (size_t)gpu_up16(a->dim_k) * 2,
-           k = (size_t)GPU_TILE * ((size_t)gpu_up16(a->dim_k) * 2 + 16),
-           v = (size_t)GPU_TILE * ((size_t)gpu_up16(a->dim_v) * 2 + 16);
-    return q + WIDE_SMEM + (a->v_in_k >= 0 ? n * k : k + n * v);
+    return (size_t)GPU_ROWS * (size_t)gpu_up16(a->dim_k) * 2 + WIDE_SMEM + wide_pages(a, n);
+}
+
+/* The least rooms that attend_wide and attend_tall can have. Zeros behind dimensions stay in a
+   room, so keys and values that share one have none. */
+static int32_t least_rooms(const struct gpu_attend_args *a)
+{
+    return a->is_in_keys || a->dim_k % 16 != 0 || a->dim_v % 16 != 0 ? 1 : 0;
 }
 
 /* Whether attend_wide.cuh takes pages of that form. Parts of keys that begin or end elsewhere than
@@ -120,7 +145,8 @@ static size_t wide_smem(const struct gpu_attend_args *a, size_t n)
 static bool is_wide(const struct gpu_device *d, const struct gpu_attend_args *a)
 {
     return a->order == GPU_ORDER_PLAIN && a->dim_k % 8 == 0 && a->dim_v % 8 == 0 &&
-           (!a->is_in_keys || a->v_in_k >= 0) && wide_smem(a, 1) <= d->driver->smem_most;
+           (!a->is_in_keys || a->v_in_k >= 0) &&
+           wide_smem(a, (size_t)least_rooms(a)) <= d->driver->smem_all;
 }
 
 static void wide_run(struct gpu_device *d, const struct gpu_attend_args *a,
@@ -130,8 +156,72 @@ static void wide_run(struct gpu_device *d, const struct gpu_attend_args *a,
                              : a->dim_v <= 256 ? GPU_KERNEL_attend_wide_256
                                                : GPU_KERNEL_attend_wide_512;
     struct gpu_attend_args own = *a;
-    own.n_room = wide_smem(a, 2) <= d->driver->smem_most ? 2 : 1;
+    own.n_room = wide_smem(a, 2) <= d->driver->smem_most  ? 2
+                 : wide_smem(a, 1) <= d->driver->smem_all ? 1
+                                                          : 0;
     gpu_run(d, kernel, most->chunks, most->n, tiles, wide_smem(a, (size_t)own.n_room), &own);
+}
+
+/* A block of attend_tall.cuh: its rows (0: there is none), its rooms as attend_wide has them, and
+   sixteens of a query's dimensions in shared memory. */
+struct tall {
+    int32_t height, n_room, n_query;
+    size_t smem;
+};
+
+static size_t tall_smem(const struct gpu_attend_args *a, const struct tall *t)
+{
+    size_t query = (size_t)t->n_query * 32, weights = (size_t)GPU_TILE * 2;
+    return (size_t)t->height * (query + weights) + TALL_SMEM + wide_pages(a, (size_t)t->n_room);
+}
+
+/* The block for that many rows: of 64, where there is room for all of their queries. */
+static struct tall tall_of(const struct gpu_device *d, const struct gpu_attend_args *a,
+                           int32_t rows)
+{
+    const size_t most = d->driver->smem_all;
+    const int32_t all = gpu_up16(a->dim_k) / 16;
+    struct tall t = {.height = 32, .n_room = 1};
+    if (tall_smem(a, &t) > most)
+        t.n_room = least_rooms(a);
+    t.height = rows > 32 ? 64 : 32;
+    t.n_query = all;
+    if (tall_smem(a, &t) > most)
+        t.height = 32;
+    while (t.n_query > 0 && tall_smem(a, &t) > most)
+        t.n_query--;
+    t.n_room += t.n_room == 1;
+    if (tall_smem(a, &t) > most)
+        t.n_room = 1;
+    t.smem = tall_smem(a, &t);
+    if (t.smem > most || rows <= GPU_ROWS)
+        t.height = 0;
+    return t;
+}
+
+static void tall_run(struct gpu_device *d, const struct gpu_attend_args *a,
+                     const struct gpu_extent *most)
+{
+    const struct tall t = tall_of(d, a, most->rows);
+    struct gpu_attend_args own = *a;
+    own.n_room = t.n_room;
+    own.n_query = t.n_query;
+    gpu_run(d, t.height == 64 ? GPU_KERNEL_attend_tall_64 : GPU_KERNEL_attend_tall_32,
+            a->is_joined ? 1 : most->chunks, most->n, pi_ceil_div(most->rows, t.height), t.smem,
+            &own);
+}
+
+/* attend_wide or attend_tall. Blocks that take all chunks should be three for four processors at
+   least. */
+static enum gpu_way wide_way(const struct gpu_device *d, const struct gpu_attend_args *a,
+                             const struct kv_attend_job *job, int32_t n)
+{
+    const int32_t rows = job->n_tok * job->n_group;
+    const struct tall t = tall_of(d, a, rows);
+    if (t.height == 0 || gpu_is_watched(job))
+        return GPU_WAY_WIDE;
+    return 4 * n * pi_ceil_div(rows, t.height) >= 3 * d->card->n_processor ? GPU_WAY_TALL
+                                                                           : GPU_WAY_TALL_SPLIT;
 }
 
 /* A kernel of attend_many.cuh for a form that is frequent; GPU_N_KERNEL: there is none. Few blocks
@@ -185,7 +275,7 @@ enum gpu_way gpu_way_of(const struct gpu_device *d, const struct gpu_attend_args
         return GPU_WAY_FEW;
     if (decode != GPU_N_KERNEL)
         return GPU_WAY_DECODE;
-    return is_wide(d, a) ? GPU_WAY_WIDE : GPU_WAY_ANY;
+    return is_wide(d, a) ? wide_way(d, a, job, n) : GPU_WAY_ANY;
 }
 
 void gpu_way_run(struct gpu_device *d, const struct gpu_attend_args *a, const struct gpu_plan *plan,
@@ -193,13 +283,12 @@ void gpu_way_run(struct gpu_device *d, const struct gpu_attend_args *a, const st
 {
     const int32_t rows = most->rows, tiles = (rows + GPU_ROWS - 1) / GPU_ROWS,
                   many = (int32_t)many_blocks(a, plan->job);
-    enum gpu_kernel any = a->dim_v <= 128   ? GPU_KERNEL_attend_part_4
-                          : a->dim_v <= 256 ? GPU_KERNEL_attend_part_8
-                                            : GPU_KERNEL_attend_part_16;
     if (plan->way == GPU_WAY_ANY)
-        gpu_run(d, any, most->chunks, most->n, tiles, tile_smem(a), a);
+        part_run(d, a, most, tiles);
     else if (plan->way == GPU_WAY_WIDE)
         wide_run(d, a, most, tiles);
+    else if (gpu_is_wide(plan->way))
+        tall_run(d, a, most);
     else if (plan->way == GPU_WAY_DECODE)
         gpu_run(d, decode_kernel(a), most->chunks, most->n, pi_ceil_div(rows, GPU_ROWS / 2),
                 (size_t)GPU_TILE * (size_t)(GPU_ROWS + a->dim_k * 2), a);

@@ -7,7 +7,8 @@
  * Entries become f16 in shared memory, those of f16 by asynchronous copies. What the next page
  * brings is on its way as soon as there is room for it. Keys have one room: the next ones come when
  * all warps have made their logits. Values have two where a block's memory allows. Else the next
- * ones come when the last ones are added. Keys with values in them are as values.
+ * ones come when the last ones are added. Of the largest heads they take the keys' room by turns.
+ * Keys with values in them are as values.
  *
  * A room has the elements of 16 bytes of an entry one after the other, of all entries an odd number
  * apart: eight entries hit no bank twice. Keys of f16, bf16 and f32 that lie side by side stay so,
@@ -171,24 +172,25 @@ template <int N> struct wide_rows {
 
 /* Where a block's parts lie in its shared memory. */
 struct wide_room {
-    uint8_t *queries, *weights, *keys, *values; /* values: the first of one or two rooms */
+    uint8_t *queries, *weights, *keys, *values; /* values: the first room, or the keys' */
     float *tops;                                /* [8 warps][16] */
     gpu_part *part;                             /* [2] of keys and values */
     gpu_attend_ref *refs;                       /* [2][4] of pages, by turns */
     int v_size;
 };
 
-DEV wide_room wide_room_of(const gpu_attend_args &a, uint8_t *smem)
+/* Of a block of `height` rows, which has n_query sixteens of their dimensions. */
+DEV wide_room wide_room_of(const gpu_attend_args &a, uint8_t *smem, int height, int n_query)
 {
     wide_room r;
     const bool shared = a.v_in_k >= 0;
     r.queries = smem;
-    r.weights = r.queries + ROWS * up16(a.dim_k) * 2;
-    r.tops = (float *)(r.weights + ROWS * TILE * 2);
+    r.weights = r.queries + height * n_query * 32;
+    r.tops = (float *)(r.weights + height * TILE * 2);
     r.part = (gpu_part *)(r.tops + WIDE_WARPS * ROWS);
     r.refs = (gpu_attend_ref *)(r.part + 2);
     r.keys = (uint8_t *)r.part + WIDE_REST;
-    r.values = r.keys + (shared ? 0 : TILE * wide_pitch(a.dim_k));
+    r.values = r.keys + (shared || a.n_room == 0 ? 0 : TILE * wide_pitch(a.dim_k));
     r.v_size = TILE * wide_pitch(shared ? a.dim_k : a.dim_v);
     return r;
 }
@@ -310,11 +312,10 @@ DEV void wide_sums(const uint8_t *values, int pitch, int n, int n_dim16, const u
     }
 }
 
-/* Before the first page: its references, queries where all pages have one delta, zeros. */
-DEV void wide_begin(const gpu_attend_args &a, const gpu_attend_job &job, int tile, int first,
+/* Before the first page: its references, and zeros. */
+DEV void wide_begin(const gpu_attend_args &a, const gpu_attend_job &job, int first,
                     const wide_room &room)
 {
-    const int dim16 = up16(a.dim_k);
     if (TID == 0)
         room.part[0] = a.k, room.part[1] = a.v;
     if (TID < 4)
@@ -324,29 +325,39 @@ DEV void wide_begin(const gpu_attend_args &a, const gpu_attend_job &job, int til
         wide_clear(room.keys, room.part[0]);
     for (int i = 0; i < a.n_room; i++)
         wide_clear(room.values + i * room.v_size, room.part[a.v_in_k < 0 ? 1 : 0]);
+}
+
+/* Queries where all pages have one delta. */
+DEV void wide_queries(const gpu_attend_args &a, const gpu_attend_job &job, int tile, uint8_t *qs)
+{
+    const int dim16 = up16(a.dim_k);
     for (int i = TID; job.n_variant == 1 && i < ROWS * dim16 / 8; i += WIDE_THREADS)
-        cp16(room.queries + i * 16, /* as rows_at has them; they come with the first keys */
+        cp16(qs + i * 16, /* as rows_at has them; they come with the first keys */
              AT(const uint8_t, job.packed) +
                  ((size_t)(tile * ROWS + i % ROWS) * (dim16 / 8) + i / ROWS) * 16);
 }
 
 /* What there is room for of the next page: behind a page's weights its keys and, with two rooms, its
-   values. The rest comes behind the page's sums. Copies of keys and of values are a group each. */
+   values. The rest comes behind the page's sums. Copies of keys and of values are a group each.
+   With no room for values, those of the page itself come behind its weights, and the next keys
+   behind its sums. is, more: there is this page, and the next one. */
 template <int N>
-DEV void wide_next(const gpu_attend_args &a, const wide_room &room, int half, bool is, bool odd,
-                   const wide_page &next)
+DEV void wide_next(const gpu_attend_args &a, const wide_room &room, int half, bool is, bool more,
+                   bool odd, gpu_attend_ref *here, gpu_attend_ref *next, int shift)
 {
-    const bool shared = a.v_in_k >= 0, two = a.n_room == 2;
+    const bool shared = a.v_in_k >= 0, two = a.n_room == 2, none = a.n_room == 0;
     NO_UNROLL
     for (int side = 0; side < 2; side++) {
-        const bool early = two || (side == 0 && !shared);
+        const bool early = none ? side == 1 : two || (side == 0 && !shared);
         uint8_t *to = room.values + (two && !odd ? room.v_size : 0);
         if (half != (early ? 0 : 1))
             continue;
         if (side == 0 && !shared)
             to = room.keys;
-        if (is && !(side == 1 && shared))
-            wide_fill<N == 1 ? 3 : 2>(to, a, room.part[side], next);
+        const bool own = none && side == 1; /* values of this page */
+        const wide_page page = {own ? here : next, shift};
+        if ((own ? is : more) && !(side == 1 && shared))
+            wide_fill<N == 1 ? 3 : 2>(to, a, room.part[side], page);
         cp_commit();
     }
 }
@@ -369,13 +380,15 @@ template <int N> DEV void attend_wide(const gpu_attend_args &a)
         rows.m[i] = NEG_INF;
         rows.limit[i] = job.pos0 + (tile * ROWS + LANE / 4 + 8 * i) / job.n_group;
     }
-    wide_begin(a, job, tile, first, wide_room_of(a, smem));
+    const int n_query = up16(a.dim_k) / 16;
+    wide_begin(a, job, first, wide_room_of(a, smem, ROWS, n_query));
+    wide_queries(a, job, tile, smem);
     NO_UNROLL
     for (int p = first - 1; p < end; p++) {
         const bool is = p >= first, odd = (p & 1) != 0;
         NO_UNROLL
         for (int half = 0; half < 2; half++) { /* what fills a room stands there once */
-            const wide_room room = wide_room_of(a, smem + anew(0)); /* made anew: no registers */
+            const wide_room room = wide_room_of(a, smem + anew(0), ROWS, n_query); /* made anew */
             const wide_page s = {room.refs + (odd ? 4 : 0), shift},
                             next = {room.refs + (odd ? 0 : 4), shift};
             const uint8_t *values = room.values + (two && odd ? room.v_size : 0);
@@ -384,7 +397,10 @@ template <int N> DEV void attend_wide(const gpu_attend_args &a)
                 gpu_attend_ref ref = {};
                 if (TID < 4 && p + 1 < end)
                     ref = short_ref(job, p + 1, TID);
-                CP_WAIT(1); /* what came behind keys may be on its way */
+                if (a.n_room == 0)
+                    CP_WAIT(0);
+                else
+                    CP_WAIT(1); /* what came behind keys may be on its way */
                 sync_block();
                 wide_logits<N>(a, job, p, tile, room.queries, shared ? values : room.keys, s, rows,
                                room.tops, x);
@@ -395,8 +411,10 @@ template <int N> DEV void attend_wide(const gpu_attend_args &a)
             } else if (is) {
                 if (two)
                     CP_WAIT(2);
-                else
+                else if (a.n_room == 1)
                     CP_WAIT(1);
+                else
+                    CP_WAIT(0);
                 sync_block();
                 wide_sums<N>(shared ? values + a.v_in_k * 2 : values,
                              wide_pitch(shared ? a.dim_k : a.dim_v), wide_count(s, false),
@@ -404,7 +422,7 @@ template <int N> DEV void attend_wide(const gpu_attend_args &a)
                 if (!two)
                     sync_block();
             }
-            wide_next<N>(a, room, half, p + 1 < end, odd, next);
+            wide_next<N>(a, room, half, is, p + 1 < end, odd, s.refs, next.refs, shift);
         }
     }
     part_put<WIDE_WARPS>(a, job, tile, chunk, rows.o, rows.m, rows.l[0], rows.l[1],

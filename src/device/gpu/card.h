@@ -46,6 +46,7 @@ struct gpu_card {
     int32_t n_processor;
     uint32_t smem_most;                    /* bytes of shared memory that a block may have */
     uint32_t smem_step;                    /* likewise of the kernel `step`; 0: it is not there */
+    uint32_t smem_all;                     /* likewise of kernels of large heads: all there is */
     bool step;                             /* tokens go by it unless gpu_device_step says no */
     bool wgmma;                            /* kernels for Hopper's tensor cores are there */
     double f16_flop_per_s, f32_flop_per_s; /* at most: f16 by tensor cores with sums in f32, and
@@ -84,5 +85,14 @@ struct gpu_card {
     void (*carried)(struct gpu_card *c);
     void (*memory)(struct gpu_card *c, size_t *free, size_t *total);
 };
+
+/* Bytes of shared memory that blocks of a kernel may have. */
+static inline uint32_t gpu_smem_of(const struct gpu_card *c, enum gpu_kernel kernel)
+{
+    if (kernel == GPU_KERNEL_step && c->smem_step > 0)
+        return c->smem_step;
+    bool large = kernel >= GPU_KERNEL_attend_wide_128 && kernel <= GPU_KERNEL_attend_part_16;
+    return large ? c->smem_all : c->smem_most;
+}
 
 #endif

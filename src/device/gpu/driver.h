@@ -13,7 +13,7 @@
    one. */
 struct gpu_driver {
     int32_t n_processor;
-    uint32_t smem_most, smem_step;
+    uint32_t smem_most, smem_step, smem_all; /* as card.h has them */
     bool wgmma;
     const char *failure; /* NULL: there was none */
     uint64_t n_asked;    /* calls that write to the device's memory or take it away */

@@ -346,6 +346,7 @@ struct gpu_driver *gpu_record(struct gpu_card *card)
     r->base = (struct gpu_driver){.n_processor = card->n_processor,
                                   .smem_most = card->smem_most,
                                   .smem_step = card->smem_step,
+                                  .smem_all = card->smem_all,
                                   .wgmma = card->wgmma,
                                   .alloc = record_alloc,
                                   .free = record_free,
