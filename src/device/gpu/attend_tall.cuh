@@ -22,8 +22,8 @@ enum { TALL_N = 4 /* sixteens of dimensions that a warp has at most */ };
 /* What a thread has of a block's rows. Warps 0 .. HEIGHT / 16 - 1 have the sums of weights of the
    rows of which they make logits. */
 template <int HEIGHT> struct tall_rows {
-    float m[2],
-        l[2]; /* of rows LANE / 4 + 8 i of the warp's 16: largest exponents, sums of weights */
+    /* Of rows LANE / 4 + 8 i of the warp's 16: largest exponents, sums of weights. */
+    float m[2], l[2];
     float o[HEIGHT / 16][2 * TALL_N][4]; /* of all rows */
 };
 

@@ -164,9 +164,9 @@ enum serve_tools_choice {
 struct serve_tools_schema {
     char *rule;   /* the name of a rule that the GBNF text uses and does not define */
     char *schema; /* its JSON schema, as text */
-    const char
-        *otherwise; /* a schema for one that cannot be read, as nothing is promised. Constant;
-                              NULL: that is a fault */
+    /* A schema for one that cannot be read, as nothing is promised. Constant; NULL: that is a
+       fault. */
+    const char *otherwise;
 };
 
 /* The grammar of calls in a form: GBNF whose arguments are rules left to the compiler of
