@@ -168,6 +168,8 @@ void request_read_session(struct serve_reader *rd, const json_t *body);       /*
 void request_read_format(struct serve_reader *rd, const json_t *body);        /* request_format.c */
 void request_read_chat(struct serve_reader *rd, const json_t *body);          /* request_chat.c */
 void request_read_tools(struct serve_reader *rd, const json_t *body);         /* request_tools.c */
+/* request_grammar.c: whether a schema is one that can be promised; err says why not. */
+pith_status request_check_schema(const char *schema, pith_error *err);
 /* request_custom.c: a custom tool as a function, and the arguments of a call of one; NULL: a fault.
    Whether a tool of the request is one. */
 json_t *request_custom_function(struct serve_reader *rd, size_t i, const json_t *tool);

@@ -9,27 +9,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "text/grammar/grammar.h"
-
 /* Whether a grammar can be made of the schema; else a fault. */
 static void check_schema(struct serve_reader *rd, const char *where, const json_t *schema)
 {
-    struct grammar_tree tree;
-    pith_grammar_params params;
     pith_error err;
     char *text = serve_json_dump(&rd->r->source.numbers, schema, JSON_COMPACT);
     if (text == NULL) {
         request_no_memory(rd);
         return;
     }
-    pith_grammar_params_default(&params);
-    grammar_tree_init(&tree);
-    grammar_read_schema(&tree, text, strlen(text), &params);
-    if (jinja_failed(&tree.heap)) {
-        grammar_tree_failure(&tree, &err);
+    if (request_check_schema(text, &err) != PITH_OK)
         SERVE_FAULT(rd, "tools", "%s: %s", where, err.message);
-    }
-    grammar_tree_free(&tree);
     free(text);
 }
 

@@ -77,14 +77,11 @@ static bool is_strict(const json_t *tools)
     return strict;
 }
 
-/* Whether an answer of the schema may begin as a call that is an object alone does, and where that
+/* Whether an answer of the grammar may begin as a call that is an object alone does, and where that
    is not known. */
-static bool may_begin_as_call(const struct serve_reader *rd, const char *schema)
+static bool may_begin_as_call(const json_t *tools, const pith_grammar *grammar)
 {
-    const json_t *tools = rd->r->calls.tools;
-    pith_grammar *grammar = NULL;
-    bool may = pith_grammar_create_json_schema(rd->setup->model, schema, strlen(schema), NULL,
-                                               &grammar, NULL) != PITH_OK;
+    bool may = false;
     for (size_t i = 0; i < json_array_size(tools) && !may; i++) {
         const json_t *function = json_object_get(json_array_get(tools, i), "function");
         const char *name = json_string_value(json_object_get(function, "name"));
@@ -93,40 +90,46 @@ static bool may_begin_as_call(const struct serve_reader *rd, const char *schema)
               (accepts(state, "{\"name\": \"") && accepts(state, name) && accepts(state, "\""));
         pith_grammar_state_free(state);
     }
-    pith_grammar_free(grammar);
     return may;
 }
 
-/* Makes the answer calls, or text of the schema, whose grammar is there. An object alone that might
-   be either is a call where nothing is promised of calls. Where a call is required nothing is left
-   of the schema. In forms without a grammar it stays, and no tool is called. */
+/* Whether an answer may be calls in place of text of a schema. In forms without a grammar it may
+   not. */
+static bool may_call(const struct serve_reader *rd)
+{
+    const struct serve_request *r = rd->r;
+    int32_t n, n_first;
+    return r->calls.tools != NULL &&
+           (r->calls.choice == SERVE_CHOICE_REQUIRED || rd->setup->model == NULL ||
+            serve_tools_triggers(r->calls.style.form, false, &n, &n_first) != NULL);
+}
+
+/* Makes the answer calls, or text of the schema, whose grammar alone is there. An object alone that
+   might be either is a call where nothing is promised of calls. Where a call is required nothing is
+   left of the schema. */
 static void allow_calls(struct serve_reader *rd, const char *schema)
 {
     pith_error err;
     struct serve_request *r = rd->r;
     struct serve_tools_grammar_options options = call_options(r, SERVE_TOOLS_OR_ANSWER);
-    int32_t n, n_first;
+    pith_grammar *alone = r->format.grammar; /* NULL: there is no model */
     bool required = r->calls.choice == SERVE_CHOICE_REQUIRED;
-    bool model = rd->setup->model != NULL;
-    if (!required && model &&
-        serve_tools_triggers(r->calls.style.form, false, &n, &n_first) == NULL)
-        return;
-    pith_grammar_free(r->format.grammar);
     r->format.grammar = NULL;
     r->params.sample.grammar = NULL;
     r->calls.or_answer = !required;
     if (required)
         r->format.field = NULL;
-    if (required || !model)
-        return;
-    options.answer = schema;
-    bool alike = may_begin_as_call(rd, schema);
-    r->calls.strict = !alike || is_strict(r->calls.tools);
-    r->calls.no_alone = options.no_alone = alike && r->calls.strict;
-    set_grammar(
-        rd, "tools",
-        request_call_grammar(rd->setup->model, &r->calls.style, &options, &r->format.grammar, &err),
-        &err);
+    if (!required && alone != NULL) {
+        bool alike = may_begin_as_call(r->calls.tools, alone);
+        r->calls.strict = !alike || is_strict(r->calls.tools);
+        r->calls.no_alone = options.no_alone = alike && r->calls.strict;
+        options.answer = schema;
+        set_grammar(rd, "tools",
+                    request_call_grammar(rd->setup->model, &r->calls.style, &options,
+                                         &r->format.grammar, &err),
+                    &err);
+    }
+    pith_grammar_free(alone);
 }
 
 static void use_schema(struct serve_reader *rd, const char *key, const json_t *schema)
@@ -141,12 +144,15 @@ static void use_schema(struct serve_reader *rd, const char *key, const json_t *s
         return;
     }
     pith_grammar_params params = params_of(rd->r, &trigger);
+    bool calls = may_call(rd);
+    if (calls) /* the schema's grammar is asked what it has, and goes */
+        params.n_trigger = 0;
     if (rd->setup->model != NULL)
         set_grammar(rd, key,
                     pith_grammar_create_json_schema(rd->setup->model, text, strlen(text), &params,
                                                     &rd->r->format.grammar, &err),
                     &err);
-    if (rd->r->calls.tools != NULL && !request_is_bad(rd))
+    if (calls && !request_is_bad(rd))
         allow_calls(rd, text);
     free(text);
 }

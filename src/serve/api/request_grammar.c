@@ -13,15 +13,16 @@
 #include "model/model.h"
 #include "text/grammar/grammar.h"
 
-/* Whether a schema is one that can be promised. */
-static bool can_be_read(const char *schema, const pith_grammar_params *params)
+pith_status request_check_schema(const char *schema, pith_error *err)
 {
     struct grammar_tree tree;
+    pith_grammar_params params;
+    pith_grammar_params_default(&params);
     grammar_tree_init(&tree);
-    grammar_read_schema(&tree, schema, strlen(schema), params);
-    bool good = !jinja_failed(&tree.heap);
+    grammar_read_schema(&tree, schema, strlen(schema), &params);
+    pith_status status = jinja_failed(&tree.heap) ? grammar_tree_failure(&tree, err) : PITH_OK;
     grammar_tree_free(&tree);
-    return good;
+    return status;
 }
 
 /* Reads a schema as the rule that the GBNF text uses. */
@@ -29,7 +30,7 @@ static void add_schema(struct grammar_tree *t, const struct serve_tools_schema *
                        const pith_grammar_params *params)
 {
     uint32_t first = t->n_rule;
-    bool other = s->otherwise != NULL && !can_be_read(s->schema, params);
+    bool other = s->otherwise != NULL && request_check_schema(s->schema, NULL) != PITH_OK;
     const char *schema = other ? s->otherwise : s->schema;
     grammar_read_schema(t, schema, strlen(schema), params);
     if (jinja_failed(&t->heap))
