@@ -166,14 +166,13 @@ static bool write_json(const struct batch_report *r, const struct session *s)
     }
     pith_error err;
     struct eval_text text = {0};
-    char *dump = json_dumps(o, JSON_INDENT(2));
-    eval_text_printf(&text, "%s\n", dump != NULL ? dump : "");
-    if (dump == NULL || text.failed)
+    eval_text_add_json(&text, o, JSON_INDENT(2));
+    eval_text_add(&text, "\n");
+    if (text.failed)
         cli_fail("no memory for the figures");
     bool ok = eval_write_file(path, &text, &err) == PITH_OK;
     if (!ok)
         cli_note("--json: %s", err.message);
-    free(dump);
     eval_text_free(&text);
     json_decref(o);
     return ok;

@@ -233,12 +233,12 @@ static bool write_json(const json_t *value, const char *path)
         cli_note("cannot write \"%s\": %s", path, strerror(S_ISDIR(st.st_mode) ? EISDIR : EINVAL));
         return false;
     }
-    struct eval_text text = {.data = json_dumps(value, JSON_INDENT(1))};
-    if (text.data == NULL)
+    struct eval_text text = {0};
+    eval_text_add_json(&text, value, JSON_INDENT(1));
+    if (text.failed)
         cli_fail("no memory for the messages");
-    text.len = strlen(text.data);
     bool ok = eval_write_file(path, &text, &err) == PITH_OK;
-    free(text.data);
+    eval_text_free(&text);
     if (!ok)
         cli_note("%s", err.message);
     return ok;

@@ -219,12 +219,12 @@ static char *entry_path(const struct model_name *name, const char *quant, const 
 static void write_entry(const char *path, json_t *json)
 {
     pith_error err;
-    struct eval_text text = {.data = json_dumps(json, JSON_INDENT(1))};
-    if (text.data == NULL)
+    struct eval_text text = {0};
+    eval_text_add_json(&text, json, JSON_INDENT(1));
+    if (text.failed)
         cli_fail("no memory for a model's entry");
-    text.len = strlen(text.data);
     cli_check(eval_write_file(path, &text, &err), &err);
-    free(text.data);
+    eval_text_free(&text);
 }
 
 /* Fetches what is not there; returns the path of the first. */

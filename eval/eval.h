@@ -220,6 +220,8 @@ struct eval_text {
     bool failed; /* out of memory: later calls do nothing */
 };
 void eval_text_add(struct eval_text *t, const char *s);
+/* A value as JSON, by flags of Jansson. */
+void eval_text_add_json(struct eval_text *t, const json_t *value, size_t flags);
 void eval_text_add_n(struct eval_text *t, const char *s, size_t len);
 void eval_text_printf(struct eval_text *t, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));

@@ -59,12 +59,7 @@ static void add_plain(const json_t *value, struct eval_text *out)
     } else if (json_is_string(value)) {
         eval_text_add_n(out, json_string_value(value), json_string_length(value));
     } else {
-        char *text = json_dumps(value, JSON_COMPACT | JSON_REAL_PRECISION(6));
-        if (text != NULL)
-            eval_text_add(out, text);
-        else
-            out->failed = true;
-        free(text);
+        eval_text_add_json(out, value, JSON_COMPACT | JSON_REAL_PRECISION(6));
     }
 }
 
@@ -365,12 +360,6 @@ void eval_print_csv(const json_t *result, struct eval_text *out)
 
 void eval_print_json(const json_t *result, struct eval_text *out)
 {
-    char *text = json_dumps(result, JSON_INDENT(1) | JSON_REAL_PRECISION(DIGITS));
-    if (text != NULL) {
-        eval_text_add(out, text);
-        eval_text_add(out, "\n");
-    } else {
-        out->failed = true;
-    }
-    free(text);
+    eval_text_add_json(out, result, JSON_INDENT(1) | JSON_REAL_PRECISION(DIGITS));
+    eval_text_add(out, "\n");
 }

@@ -129,6 +129,16 @@ void eval_text_add(struct eval_text *t, const char *s)
     eval_text_add_n(t, s, strlen(s));
 }
 
+void eval_text_add_json(struct eval_text *t, const json_t *value, size_t flags)
+{
+    char *json = json_dumps(value, flags);
+    if (json != NULL)
+        eval_text_add(t, json);
+    else
+        t->failed = true;
+    free(json);
+}
+
 void eval_text_printf(struct eval_text *t, const char *fmt, ...)
 {
     va_list args;
