@@ -4,7 +4,9 @@
  * Bounds are the device's own (pith_device_measure).
  *
  *   products   one matrix a call; calls go round copies that together exceed the caches
- *   attention  one token of each sequence, whose lanes are distinct pages; and prompts
+ *   attention  one token of each sequence, whose lanes are distinct pages; and prompts, where the
+ *              card has Hopper's products of warp groups also by these: with the
+ *              same bits, or the program fails
  *   sampling   the best tokens of rows of logits, which come to the host
  *   step       tokens of a model in one launch each and by kernels one by one: times, and that the
  *              logits have the same bits, or the program fails
@@ -273,9 +275,10 @@ static void attend(void *ctx, int32_t i)
     device->attend(stream, &list);
 }
 
-/* The last n_tok tokens of each sequence, together. */
-static void attention_row(const struct options *o, struct attention *a, const struct form *form,
-                          int32_t n_tok)
+/* The last n_tok tokens of each sequence, together; returns the hash of the output. way: the way of
+   reading, behind the type's name. */
+static uint64_t attention_row(const struct options *o, struct attention *a, const struct form *form,
+                              int32_t n_tok, const char *way)
 {
     enum kv_type type = form->type;
     size_t n = (size_t)n_tok * (size_t)(a->n_seq * a->n_head * a->n_group) * (size_t)a->dim;
@@ -294,16 +297,41 @@ static void attention_row(const struct options *o, struct attention *a, const st
         snprintf(head, sizeof(head), " of %d dimensions", (int)a->dim);
     else if (form->page_len != PAGE)
         snprintf(head, sizeof(head), " in pages of %d", (int)form->page_len);
-    printf("attention,%s%s,%dx%d,%d,%.2f,%.1f,%.2f,%.2f,%.1f\n", kv_type_name(type), head, a->n_seq,
-           a->depth, n_tok, 1e6 * s, 1e-9 * bytes / s, 1e-12 * flop / s, 1e6 * bound,
+    printf("attention,%s%s%s,%dx%d,%d,%.2f,%.1f,%.2f,%.2f,%.1f\n", kv_type_name(type), head, way,
+           a->n_seq, a->depth, n_tok, 1e6 * s, 1e-9 * bytes / s, 1e-12 * flop / s, 1e6 * bound,
            100.0 * bound / s);
     fflush(stdout);
+    n = n / (size_t)a->dim * (size_t)a->dim_v;
+    float *out = memory(n * sizeof(float));
+    device->download(stream, a->out, n * sizeof(float), out);
+    const uint64_t hash = pith_logits_hash(out, (int32_t)n);
+    pi_mem_free(out);
     device->free(device, a->q);
     device->free(device, a->out);
+    return hash;
 }
 
-static void lanes(const struct options *o, const struct form *form, int32_t n_seq, int32_t depth)
+/* A prompt's attention. Where the card has Hopper's products of warp groups, also by these. Returns
+   whether the outputs are the same. */
+static bool attention_rows(const struct options *o, struct attention *a, const struct form *form,
+                           int32_t n_tok)
 {
+    const bool was = gpu_device_wgmma(device, false);
+    const uint64_t hash = attention_row(o, a, form, n_tok, "");
+    if (a->dim != DIM || !was)
+        return true;
+    gpu_device_wgmma(device, true);
+    const bool same = attention_row(o, a, form, n_tok, " by warp groups") == hash;
+    gpu_device_wgmma(device, false);
+    if (!same)
+        fprintf(stderr, "bench_gpu: attention by warp groups gives other bits (%s, %d entries)\n",
+                kv_type_name(form->type), (int)a->depth);
+    return same;
+}
+
+static bool lanes(const struct options *o, const struct form *form, int32_t n_seq, int32_t depth)
+{
+    bool same = true;
     pith_error err = {0};
     bool latent = form->v_in_k > 0;
     struct attention a = {.n_seq = n_seq,
@@ -319,26 +347,31 @@ static void lanes(const struct options *o, const struct form *form, int32_t n_se
     check(kv_cache_create(&g, kv_bytes_for_tokens(&g, depth), &a.cache, &err), &err);
     check(kv_seq_create(a.cache, &a.seq, &err), &err);
     fill_lanes(&a);
-    attention_row(o, &a, form, 1);
+    attention_row(o, &a, form, 1, "");
     for (int32_t i = 0; i < o->prompts.n && n_seq == 1; i++)
         if (o->prompts.value[i] <= depth)
-            attention_row(o, &a, form, o->prompts.value[i]);
+            same = attention_rows(o, &a, form, o->prompts.value[i]) && same;
     kv_seq_free(a.seq);
     kv_cache_free(a.cache);
+    return same;
 }
 
-static void attention(const struct options *o)
+/* Whether all ways of a prompt have the same bits. */
+static bool attention(const struct options *o)
 {
+    bool same = true;
     for (size_t t = 0; t < PI_LEN(page_types); t++)
         for (int32_t i = 0; i < o->sequences.n * o->depths.n; i++)
             if (rig_wants(o->types, kv_type_name(page_types[t]))) {
                 const struct form form = {page_types[t], DIM, PAGE, 0};
-                lanes(o, &form, o->sequences.value[i / o->depths.n],
-                      o->depths.value[i % o->depths.n] / o->small);
+                same = lanes(o, &form, o->sequences.value[i / o->depths.n],
+                             o->depths.value[i % o->depths.n] / o->small) &&
+                       same;
             }
     for (size_t i = 0; i < PI_LEN(other_forms); i++)
         if (rig_wants(o->types, kv_type_name(other_forms[i].type)))
-            lanes(o, &other_forms[i], 1, 32768 / o->small);
+            same = lanes(o, &other_forms[i], 1, 32768 / o->small) && same;
+    return same;
 }
 
 /* ---- sampling ---- */
@@ -456,6 +489,7 @@ int main(int argc, char **argv)
                         .small = 1};
     const struct pi_stream_shape shape = {.n_thread = 1, .widest = 12288, .attend_size = 1};
     pith_error err = {0};
+    bool same = true;
     rig_options(argc, argv, option_table, &o);
     check(pi_device_find(o.device, &device, &err), &err);
     check(pith_device_measure(o.device, 0, &machine, &err), &err);
@@ -470,8 +504,9 @@ int main(int argc, char **argv)
     if (rig_wants(o.what, "sampling"))
         sampling(&o);
     if (rig_wants(o.what, "attention"))
-        attention(&o);
+        same = attention(&o);
     device->close(stream);
-    bool same = o.model == NULL || !rig_wants(o.what, "step") || steps(&o);
+    if (o.model != NULL && rig_wants(o.what, "step"))
+        same = steps(&o) && same;
     return same ? 0 : 1;
 }

@@ -14,8 +14,8 @@ build=${BUILD:-build-gpu}
 out=${1:-$build/pith-gpu}
 jobs=${JOBS:-$(nproc)}
 benches="bench_gpu bench_tokens bench_share"
-tests="test_gpu test_gpu_attend test_gpu_record test_gpu_keep test_gpu_note test_gpu_read test_gpu_choices
-    test_gpu_recall test_gpu_policies test_gpu_sample test_gpu_step test_gpu_swap test_gpu_victim
+tests="test_gpu test_gpu_attend test_gpu_wgmma test_gpu_record test_gpu_keep test_gpu_note
+    test_gpu_read test_gpu_choices test_gpu_recall test_gpu_policies test_gpu_sample test_gpu_step test_gpu_swap test_gpu_victim
     test_device test_logits
     test_snapshot test_recurrent test_latent test_draft test_keep_policies test_store_policies
     test_read_model test_recall_model test_prefix_windows test_longflow test_share test_read_quoka

@@ -182,8 +182,8 @@ sanitizer() {
         say "skip: compute-sanitizer is not there"
         return
     fi
-    for program in test_gpu_sample test_gpu test_gpu_attend test_gpu_keep test_gpu_note test_gpu_read \
-        test_gpu_choices test_gpu_recall test_gpu_victim test_gpu_swap test_gpu_step; do
+    for program in test_gpu_sample test_gpu test_gpu_attend test_gpu_wgmma test_gpu_keep test_gpu_note \
+        test_gpu_read test_gpu_choices test_gpu_recall test_gpu_victim test_gpu_swap test_gpu_step; do
         for test in $("test/$program" --list | sed "s/.* //"); do
             for tool in memcheck racecheck; do
                 log=$out/$tool-$program-$test.log
@@ -209,7 +209,7 @@ products() {
 
 attention() {
     within test/bench_gpu --device "$device" --what sampling,attention >"$out/attention.csv" 2>"$out/attention.err" ||
-        verdict "no end: $(tail -n 1 "$out/attention.err")"
+        verdict "FAILED attention: $(tail -n 1 "$out/attention.err")"
 }
 
 # A model of Qwen3-8B's shape with random weights, and how it is made.

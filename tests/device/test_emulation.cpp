@@ -32,7 +32,8 @@ enum {
     THREADS_APART,
     NO_PRODUCT_WAIT,
     EARLY_REGISTER,
-    EARLY_MEMORY
+    EARLY_MEMORY,
+    EARLY_ROWS
 };
 
 /* out[i] = in[N - 1 - i], by way of shared memory and asynchronous copies. */
@@ -111,6 +112,38 @@ KERNEL(128, 1) multiply_group(const args a)
     a.out[TID] = sum;
 }
 
+/* The same, with both factors in shared memory, the second one turned. */
+KERNEL(128, 1) multiply_shared(const args a)
+{
+    enum { NEXT_K = 64 * 16, NEXT = 4 * 128 }; /* bytes, of rows and of columns */
+    SHARED(smem);
+    uint8_t *rows = smem, *columns = smem + 4 * NEXT_K;
+    for (int i = TID; i < 32 * 64; i += 128) {
+        const int k = i / 64, n = i % 64;
+        *(uint16_t *)(rows + k / 8 * NEXT_K + n / 8 * 128 + n % 8 * 16 + k % 8 * 2) =
+            (uint16_t)h2(left(n, k), 0.0f);
+        *(uint16_t *)(columns + k / 8 * 128 + n / 8 * NEXT + k % 8 * 16 + n % 8 * 2) =
+            (uint16_t)h2(right(k, n), 0.0f);
+    }
+    fence_products();
+    sync_block();
+    float d[32];
+    for (int i = 0; i < 32; i++)
+        d[i] = 1000.0f;
+    wgmma_fence();
+    for (int k = 0; k < 2; k++)
+        wgmma<true>(d, wgmma_operand(smem_at(rows) + k * 2 * NEXT_K, NEXT_K, 128),
+                    wgmma_operand(smem_at(columns) + k * 256, 128, NEXT), k > 0);
+    wgmma_commit();
+    if (a.mutant == EARLY_ROWS && TID == 77)
+        rows[4 * 128] ^= 1; /* of its own warp */
+    WGMMA_WAIT(0);
+    float sum = 0.0f;
+    for (int i = 0; i < 32; i++)
+        sum += (float)(i + 1) * d[i];
+    a.out[TID] = sum;
+}
+
 static float in[N], out[N];
 
 static void run_turn(void *p)
@@ -128,6 +161,11 @@ static void run_group(void *p)
     multiply_group(*(args *)p);
 }
 
+static void run_shared(void *p)
+{
+    multiply_shared(*(args *)p);
+}
+
 /* What thread t of a warp group should give: number i is of row 8 (i / 2 % 2) + t % 32 / 4 of its
    warp's, and of column 8 (i / 4) + 2 (t % 4) + i % 2. */
 static float group_sum(int t)
@@ -143,10 +181,10 @@ static float group_sum(int t)
     return sum;
 }
 
-static bool is_right_group(int mutant)
+static bool is_right_group(void (*run)(void *), int mutant)
 {
     args a = {out, in, mutant};
-    emu_grid(dim3(1), dim3(N), 64 * 64 * sizeof(uint16_t), run_group, &a);
+    emu_grid(dim3(1), dim3(N), 64 * 64 * sizeof(uint16_t), run, &a);
     for (int t = 0; t < N; t++)
         if (!(out[t] == group_sum(t)))
             return false;
@@ -156,8 +194,8 @@ static bool is_right_group(int mutant)
 /* Whether the kernel ends, and gives what it should. */
 static bool is_right(void (*run)(void *), int mutant)
 {
-    if (run == run_group)
-        return is_right_group(mutant);
+    if (run == run_group || run == run_shared)
+        return is_right_group(run, mutant);
     args a = {out, in, mutant};
     size_t smem = mutant == SHORT_MEMORY ? (N - 4) * sizeof(float) : N * sizeof(float);
     for (int i = 0; i < N; i++)
@@ -189,6 +227,7 @@ TEST(kernels_that_are_right_pass)
     assert_true(is_right(run_turn, 0));
     assert_true(is_right(run_sum, 0));
     assert_true(is_right(run_group, 0));
+    assert_true(is_right(run_shared, 0));
 }
 
 TEST(a_missing_barrier_is_caught)
@@ -217,6 +256,7 @@ TEST(operands_that_change_too_early_are_caught)
     assert_true(is_caught(run_group, NO_PRODUCT_WAIT));
     assert_true(is_caught(run_group, EARLY_REGISTER));
     assert_true(is_caught(run_group, EARLY_MEMORY));
+    assert_true(is_caught(run_shared, EARLY_ROWS));
 }
 
 #ifdef __SANITIZE_ADDRESS__

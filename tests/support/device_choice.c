@@ -35,7 +35,7 @@ static void free_own(void)
 static struct pi_device *emulated(bool hopper)
 {
     if (hopper) { /* it multiplies by warp groups, one block's at a time */
-        emulated_card()->wgmma = true;
+        emulated_card()->wgmma = emulated_card()->attend_wgmma = true;
         emulated_card()->n_processor = 1;
     }
     own = gpu_device_make(emulated_card());

@@ -513,6 +513,7 @@ static bool start(struct cuda *c, int32_t i)
     c->base.step = false;
     c->overlaps = attribute(c, ATTRIBUTE_MAJOR) >= 9;
     c->base.wgmma = attribute(c, ATTRIBUTE_MAJOR) == 9 && attribute(c, ATTRIBUTE_MINOR) == 0;
+    c->base.attend_wgmma = false; /* no card has run it (docs/gpu.md) */
     set_peaks(c);
     c->prop = (struct cu_prop){.type = CU_PINNED, .location = {CU_DEVICE, c->device}};
     return cuda_good(c, cu.granularity(&c->base.chunk, &c->prop, CU_MINIMUM), "the GPU's pages") &&

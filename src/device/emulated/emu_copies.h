@@ -88,6 +88,7 @@ static void bar_init(uint64_t *bar, int n)
     *(emu_bar *)bar = {(uint8_t)n, (uint8_t)n, 0, 0, 0};
 }
 static void bar_init_done(void) {}
+static void fence_products(void) {}
 static void bar_arrive(uint64_t *bar)
 {
     emu_bar *b = (emu_bar *)bar;

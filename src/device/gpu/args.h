@@ -186,6 +186,9 @@ enum gpu_weight_type {
     GPU_K(attend_many_256_f16, 128, 2, gpu_attend_args)                                            \
     GPU_K(attend_many_128_f16_1, 256, 1, gpu_attend_args)                                          \
     GPU_K(attend_many_128_codes_1, 256, 1, gpu_attend_args)                                        \
+    GPU_K(attend_wgmma_f16, 384, 1, gpu_attend_args)                                               \
+    GPU_K(attend_wgmma_f16_rows, 384, 1, gpu_attend_args)                                          \
+    GPU_K(attend_wgmma_codes, 384, 1, gpu_attend_args)                                             \
     GPU_K(attend_wide_128, 256, 2, gpu_attend_args)                                                \
     GPU_K(attend_wide_256, 256, 2, gpu_attend_args)                                                \
     GPU_K(attend_wide_512, 256, 2, gpu_attend_args)                                                \
@@ -413,6 +416,7 @@ struct gpu_attend_entry {
     gpu_at page;
     int32_t slot, pos;
 };
+enum { GPU_ATTEND_STAGES = 4 /* pages of attend_wgmma in shared memory */ };
 /* A call of attention. Its pages are the guests' and its own. Pages [first, end) are read, which
    hold what some row sees. Of these the first n_low and those from `high` on have positions. */
 struct gpu_attend_job {

@@ -224,8 +224,8 @@ static enum gpu_way wide_way(const struct gpu_device *d, const struct gpu_attend
                                                                            : GPU_WAY_TALL_SPLIT;
 }
 
-/* A kernel of attend_many.cuh for a form that is frequent; GPU_N_KERNEL: there is none. Few blocks
-   of 128 rows take 16 rows a warp. */
+/* A kernel of attend_many.cuh or attend_wgmma.cuh for a form that is frequent; GPU_N_KERNEL: there
+   is none. Few blocks of 128 rows take 16 rows a warp. */
 static enum gpu_kernel many_kernel(const struct gpu_device *d, const struct gpu_attend_args *a,
                                    int64_t blocks)
 {
@@ -236,12 +236,16 @@ static enum gpu_kernel many_kernel(const struct gpu_device *d, const struct gpu_
         return GPU_N_KERNEL;
     if (a->k.dim != 128)
         return a->k.dim == 64 ? GPU_KERNEL_attend_many_64_f16 : GPU_KERNEL_attend_many_256_f16;
+    if (d->attend_wgmma && plain_k)
+        return a->k.beside ? GPU_KERNEL_attend_wgmma_f16 : GPU_KERNEL_attend_wgmma_f16_rows;
+    if (d->attend_wgmma)
+        return GPU_KERNEL_attend_wgmma_codes;
     if (plain_k)
         return wide ? GPU_KERNEL_attend_many_128_f16 : GPU_KERNEL_attend_many_128_f16_1;
     return wide ? GPU_KERNEL_attend_many_128_codes : GPU_KERNEL_attend_many_128_codes_1;
 }
 
-static size_t many_smem(const struct gpu_attend_args *a)
+static size_t many_smem(const struct gpu_attend_args *a, enum gpu_kernel kernel)
 {
     size_t k = GPU_TILE * part_bytes(&a->k), v = GPU_TILE * part_bytes(&a->v),
            tile = (size_t)GPU_TILE * (size_t)a->k.dim * 2;
@@ -249,6 +253,8 @@ static size_t many_smem(const struct gpu_attend_args *a)
                    (a->v.type != KV_TYPE_F16 ? tile : 0);
     bool tables =
         a->k.type != KV_TYPE_F16 && (a->k.type != KV_TYPE_Q8_0 || a->v.type != KV_TYPE_Q8_0);
+    if (kernel >= GPU_KERNEL_attend_wgmma_f16 && kernel <= GPU_KERNEL_attend_wgmma_codes)
+        pages = GPU_ATTEND_STAGES * (2 * tile + 16) + (a->k.type != KV_TYPE_F16 ? 2 * (k + v) : 0);
     return (size_t)many_height(a) * ((size_t)a->k.dim * 2 + 8) + pages + (tables ? 32 : 0);
 }
 
@@ -296,6 +302,8 @@ void gpu_way_run(struct gpu_device *d, const struct gpu_attend_args *a, const st
         gpu_run(d, few_kernel(a), most->chunks, most->n, 1, few_smem(a, GPU_ROWS / 2), a);
     else if (plan->way == GPU_WAY_FEW) /* the next kernel takes 16 */
         gpu_run(d, few_kernel(a) + 1, most->chunks, most->n, tiles, few_smem(a, GPU_ROWS), a);
-    else
-        gpu_run(d, many_kernel(d, a, (int64_t)most->n * many), many, most->n, 1, many_smem(a), a);
+    else {
+        enum gpu_kernel kernel = many_kernel(d, a, (int64_t)most->n * many);
+        gpu_run(d, kernel, many, most->n, 1, many_smem(a, kernel), a);
+    }
 }

@@ -46,9 +46,10 @@ struct gpu_card {
     int32_t n_processor;
     uint32_t smem_most;                    /* bytes of shared memory that a block may have */
     uint32_t smem_step;                    /* likewise of the kernel `step`; 0: it is not there */
-    uint32_t smem_all;                     /* likewise of kernels of large heads: all there is */
-    bool step;                             /* tokens go by it unless gpu_device_step says no */
+    uint32_t smem_all;                     /* likewise of some kernels of attention: all */
+    bool step;                             /* tokens go by it unless device.h says no */
     bool wgmma;                            /* kernels for Hopper's tensor cores are there */
+    bool attend_wgmma;                     /* prompts' attention takes some, likewise */
     double f16_flop_per_s, f32_flop_per_s; /* at most: f16 by tensor cores with sums in f32, and
                                               fused multiply-adds; 0: not known */
     size_t chunk;                          /* bytes that mapped memory is given and taken by */
@@ -91,7 +92,7 @@ static inline uint32_t gpu_smem_of(const struct gpu_card *c, enum gpu_kernel ker
 {
     if (kernel == GPU_KERNEL_step && c->smem_step > 0)
         return c->smem_step;
-    bool large = kernel >= GPU_KERNEL_attend_wide_128 && kernel <= GPU_KERNEL_attend_part_16;
+    bool large = kernel >= GPU_KERNEL_attend_wgmma_f16 && kernel <= GPU_KERNEL_attend_part_16;
     return large ? c->smem_all : c->smem_most;
 }
 

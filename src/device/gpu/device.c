@@ -394,6 +394,7 @@ struct pi_device *gpu_device_make(struct gpu_card *card)
     memcpy(&d->base, &table, sizeof(table));
     d->base.name = card->name;
     gpu_device_step(&d->base, card->step);
+    gpu_device_wgmma(&d->base, card->attend_wgmma);
     d->padded = d->driver->alloc(d->driver, (PI_MOE_MAX_EXPERT + 1) * sizeof(int32_t));
     d->clipped_host = card->alloc_host(card, sizeof(int32_t), &d->clipped);
     if (d->padded == 0 || d->clipped_host == NULL || !note_device(NULL, d)) {
@@ -408,6 +409,13 @@ bool gpu_device_step(struct pi_device *device, bool on)
     const bool can = gpu_of(device)->card->smem_step > 0;
     device->step = on && can ? gpu_step : NULL;
     return can;
+}
+
+bool gpu_device_wgmma(struct pi_device *device, bool on)
+{
+    struct gpu_device *d = gpu_of(device);
+    d->attend_wgmma = on && d->card->wgmma;
+    return d->card->wgmma;
 }
 
 void gpu_device_free(struct pi_device *device)

@@ -14,5 +14,8 @@ void gpu_device_free(struct pi_device *d);
 /* Whether passes of one token of engines to come go in one launch (step.cuh). False: the card has
    no such kernel. */
 bool gpu_device_step(struct pi_device *d, bool on);
+/* Whether attention of prompts takes Hopper's products of warp groups where it can
+   (attend_wgmma.cuh). False: the card has no such kernels. */
+bool gpu_device_wgmma(struct pi_device *d, bool on);
 
 #endif

@@ -317,6 +317,11 @@ DEV void bar_init_done(void)
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
+/* Products of warp groups see what this thread wrote to shared memory. */
+DEV void fence_products(void)
+{
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
 /* An arrival, and n bytes that will come. */
 DEV void bar_expect(uint64_t *bar, int n)
 {

@@ -158,6 +158,7 @@ struct gpu_device {
     struct gpu_driver *driver; /* over the card */
     struct pi_lock lock;
     bool lost;               /* what is in some page is not what it was to be */
+    bool attend_wgmma;       /* attention may take attend_wgmma.cuh */
     bool carries;            /* copies beside passes may be on their way */
     struct gpu_block *block; /* [n_block] what was given out, in any order */
     size_t n_block, cap_block;

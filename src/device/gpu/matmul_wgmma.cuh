@@ -23,7 +23,7 @@
    1024. */
 DEV uint64_t wgmma_matrix(uint32_t at)
 {
-    return (uint64_t)(at >> 4 & 0x3fff) | (uint64_t)(128 >> 4) << 16 | (uint64_t)(1024 >> 4) << 32;
+    return wgmma_operand(at, 128, 1024);
 }
 
 template <int T, int BN, bool SPLIT> DEV void mul_wgmma(const gpu_mul_args &args)
