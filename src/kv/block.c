@@ -281,7 +281,7 @@ static void append_pages(struct kv_seq *seq, int32_t l, struct kv_block *const *
     struct kv_cache *cache = seq->cache;
     struct kv_lane *lane = &seq->lane[l];
     for (int32_t i = 0; i < n; i++) {
-        struct kv_page_ref *ref = &lane->table[lane->n_page++];
+        struct kv_page_ref *ref = &kv_lane_edit(lane)[lane->n_page++];
         *ref = (struct kv_page_ref){.page = blocks[i]->page[l], .n = (uint8_t)cache->g.page_len};
         kv_page_ref_add(cache, lane->kind, ref->page);
         kv_marks_start(seq, lane, lane->len + i * cache->g.page_len, ref, 0, ref->n);

@@ -126,6 +126,7 @@ struct kv_class {
     int32_t *n_held;    /* [n_page] of these the blocks */
     uint8_t *n_entry;   /* [n_page] scratch of counts (kv_cache_stats, charges); zero between */
     int32_t low_word;   /* no word of `taken` below it has a clear bit */
+    int32_t open_word;  /* likewise of `taken` and `left` together */
     int32_t n_resident; /* bits of `resident` */
     int32_t n_shared;   /* pages that more than one table entry points to */
     int64_t n_ref_extra; /* the sum of those beyond each one's first */

@@ -16,13 +16,14 @@
 void kv_lane_clear(struct kv_seq *seq, int32_t layer, int32_t head)
 {
     struct kv_lane *lane = kv_lane_at(seq, layer, head);
+    struct kv_page_ref *table = kv_lane_edit(lane);
     int32_t n_own = 0;
     for (int32_t i = 0; i < lane->n_page; i++) {
         const struct kv_page_ref ref = {.page = lane->table[i].page};
         if (lane->kind->n_ref[ref.page] > 1)
             kv_page_drop(seq->cache, lane->kind, ref.page);
         else
-            lane->table[n_own++] = ref;
+            table[n_own++] = ref;
     }
     lane->n_page = n_own;
     lane->n_live = lane->len = lane->top = lane->victim = 0;
@@ -86,7 +87,7 @@ void kv_lane_extend(struct kv_seq *seq, int32_t layer, int32_t head, int32_t n)
     struct kv_cache *cache = seq->cache;
     struct kv_lane *lane = kv_lane_at(seq, layer, head);
     while (n > 0) {
-        struct kv_page_ref *last = &lane->table[kv_lane_open_page(cache, lane)];
+        struct kv_page_ref *last = kv_lane_ref(lane, kv_lane_open_page(cache, lane));
         int32_t part = (int32_t)pi_min(n, cache->g.page_len - last->n);
         assert(lane->kind->n_ref[last->page] == 1);
         last->n = (uint8_t)(last->n + part);
@@ -191,7 +192,7 @@ void kv_lane_put_page(struct kv_seq *seq, int32_t layer, int32_t head, const uin
 {
     struct kv_lane *lane = kv_lane_at(seq, layer, head);
     assert(lane->n_live < lane->n_page && n >= 1 && n <= seq->cache->g.page_len);
-    struct kv_page_ref *ref = &lane->table[lane->n_live++];
+    struct kv_page_ref *ref = &kv_lane_edit(lane)[lane->n_live++];
     int32_t slot = lane->len;
     assert(lane->kind->n_ref[ref->page] == 1);
     kv_page_import(seq->cache, lane->kind, ref->page, data);
@@ -217,7 +218,7 @@ void kv_lane_drop_first(struct kv_seq *seq, int32_t layer, int32_t head)
     lane->n_live--;
     lane->len -= first.n;
     lane->victim = 0;
-    memmove(lane->table, lane->table + 1, (size_t)lane->n_page * sizeof(*lane->table));
+    memmove(kv_lane_edit(lane), lane->table + 1, (size_t)lane->n_page * sizeof(*lane->table));
     /* Positions are checked only where that can change the lane's known order. Otherwise a lane
        that is in order by now may still count as unordered. */
     if (had_top || lane->ragged || lane->n_live == 0)

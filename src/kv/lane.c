@@ -16,6 +16,19 @@
 
 /* ---- the table ---- */
 
+struct kv_page_ref *kv_lane_edit(struct kv_lane *lane)
+{
+    static atomic_llong n_edit;
+    lane->version = atomic_fetch_add_explicit(&n_edit, 1, memory_order_relaxed) + 1;
+    return (struct kv_page_ref *)lane->table;
+}
+
+void kv_lane_unshare(struct kv_cache *cache, struct kv_lane *lane, int32_t i)
+{
+    if (lane->kind->n_ref[lane->table[i].page] > 1)
+        kv_page_unshare(cache, lane->kind, &kv_lane_edit(lane)[i]);
+}
+
 int32_t kv_lane_find(const struct kv_cache *cache, const struct kv_lane *lane, int32_t slot,
                      int32_t *entry)
 {
@@ -410,15 +423,14 @@ static void moves_add(const struct kv_cache *cache, const struct kv_lane *lane, 
 
 /* Gives the lane pages of its own where keeping the slots writes to shared ones; they are free. The
    copies hold the contents of the shared pages, because entries of them are still to be moved. */
-static void claim(struct kv_cache *cache, const struct kv_lane *lane, const int32_t *slots,
-                  int32_t n)
+static void claim(struct kv_cache *cache, struct kv_lane *lane, const int32_t *slots, int32_t n)
 {
     struct packer p;
     packer_start(cache, lane, &p);
     for (int32_t j = 0; j < n; j++) {
         packer_next(&p, slots + j, n - j);
         if (!packer_stays(&p))
-            kv_page_unshare(cache, lane->kind, &lane->table[p.to]);
+            kv_lane_unshare(cache, lane, p.to);
     }
 }
 
@@ -430,11 +442,12 @@ static void pack(const struct kv_cache *cache, struct kv_lane *lane, const int32
 {
     struct packer p;
     struct moves moves = {.to = -1};
+    struct kv_page_ref *table = kv_lane_edit(lane);
     packer_start(cache, lane, &p);
     for (int32_t j = 0, n_next; j < n; j += n_next) {
         packer_next(&p, slots + j, n - j);
         n_next = packer_stretch(&p, slots + j, n - j);
-        struct kv_page_ref *to = &lane->table[p.to];
+        struct kv_page_ref *to = &table[p.to];
         if (!packer_stays(&p))
             moves_add(cache, lane, &moves, &p, n_next);
         packer_skip(&p, n_next - 1);
@@ -580,10 +593,11 @@ pith_status kv_seq_compact(struct kv_seq *seq, int32_t layer, int32_t head, cons
 void kv_seq_shift(struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot, int32_t delta)
 {
     struct kv_lane *lane = kv_lane_at(seq, layer, head);
+    struct kv_page_ref *table = kv_lane_edit(lane);
     lane->victim = lane->victim <= slot ? 0 : lane->victim;
     for (int32_t i = 0; slot > 0; i++) {
         assert(i < lane->n_live && lane->table[i].n <= slot);
-        lane->table[i].delta = delta;
+        table[i].delta = delta;
         slot -= lane->table[i].n;
     }
     if (lane->unordered)
@@ -605,8 +619,8 @@ pith_status kv_seq_split(struct kv_seq *seq, int32_t layer, int32_t head, int32_
     if (!kv_pages_fit(cache, lane->kind, 1 + shared) || lane->n_page == seq->cap)
         return pi_fail(err, PITH_KV_FULL, "no page for the entries before slot %d of %d", slot,
                        lane->len);
-    kv_page_unshare(cache, lane->kind, &lane->table[i]);
-    struct kv_page_ref first = lane->table[i];
+    kv_lane_unshare(cache, lane, i);
+    struct kv_page_ref *table = kv_lane_edit(lane), first = lane->table[i];
     first.page = kv_page_take(cache, lane->kind, lane->table, i, 1);
     first.n = (uint8_t)entry;
     first.closed = false;
@@ -615,10 +629,9 @@ pith_status kv_seq_split(struct kv_seq *seq, int32_t layer, int32_t head, int32_
     const struct kv_page_part after = {page, entry, 0, lane->table[i].n - entry};
     kv_page_move(cache, lane->kind, first.page, &before, 1);
     kv_page_move(cache, lane->kind, page, &after, 1);
-    lane->table[i].n = (uint8_t)(lane->table[i].n - entry);
-    memmove(&lane->table[i + 1], &lane->table[i],
-            (size_t)(lane->n_page - i) * sizeof(*lane->table));
-    lane->table[i] = first;
+    table[i].n = (uint8_t)(table[i].n - entry);
+    memmove(&table[i + 1], &table[i], (size_t)(lane->n_page - i) * sizeof(*table));
+    table[i] = first;
     lane->n_page++;
     kv_lane_recount(cache, lane);
     return PITH_OK;

@@ -6,6 +6,16 @@
 
 #include "kv/store.h"
 
+/* The table, to be changed. Its version becomes a number that no table had before. So a device that
+   keeps a list of the pages sees that it is out of date. */
+struct kv_page_ref *kv_lane_edit(struct kv_lane *lane);
+/* Entry i of it, for changes that no list shows: of `closed`, and of n where it is the last one. */
+static inline struct kv_page_ref *kv_lane_ref(struct kv_lane *lane, int32_t i)
+{
+    return (struct kv_page_ref *)&lane->table[i];
+}
+/* kv_page_unshare of entry i. */
+void kv_lane_unshare(struct kv_cache *cache, struct kv_lane *lane, int32_t i);
 /* The table index of a slot's page, 0 <= slot < len; *entry receives its place there. */
 int32_t kv_lane_find(const struct kv_cache *cache, const struct kv_lane *lane, int32_t slot,
                      int32_t *entry);

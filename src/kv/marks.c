@@ -302,8 +302,10 @@ void kv_marks_copy(const struct kv_seq *from, const struct kv_seq *to)
 void kv_marks_clear(const struct kv_seq *seq, const struct kv_lane *lane, int32_t slot,
                     const int32_t *pos, int32_t n)
 {
-    size_t at = number_of(seq, lane);
     int32_t n_mark = seq->cache->n_mark;
+    if (n_mark == 0)
+        return;
+    size_t at = number_of(seq, lane);
     for (int32_t i = 0; i < n_mark; i++)
         memset(kv_marks_at(seq, at, i) + slot, 0, (size_t)n * sizeof(float));
     for (int32_t i = 0; seq->cache->places && i < n; i++) {

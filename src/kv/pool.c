@@ -352,7 +352,7 @@ static int32_t lowest_set(uint64_t word)
    longest such stretch. *n receives how many, at most run; 0: there are none. */
 static int32_t find_run(const struct kv_class *kind, int32_t run, int32_t *n)
 {
-    int64_t begin = kind->low_word * (int64_t)64, first = begin;
+    int64_t begin = kind->open_word * (int64_t)64, first = begin;
     *n = 0;
     for (int64_t p = begin; p < kind->n_page && *n < run;) {
         uint64_t busy = (kind->taken[p / 64] | kind->left[p / 64]) >> (p % 64);
@@ -379,12 +379,15 @@ static int32_t lowest_free(const struct kv_class *kind)
  * taken, a new run begins, and the pages that the table cannot fill yet are reserved for it. The
  * reservation is no promise: where no other page is free, any lane takes a reserved one.
  */
-static int32_t choose_page(const struct kv_class *kind, const struct kv_page_ref *table, int32_t n,
+static int32_t choose_page(struct kv_class *kind, const struct kv_page_ref *table, int32_t n,
                            int32_t run)
 {
     int32_t page = n > 0 ? table[n - 1].page + 1 : kind->n_page, found;
     if (page < kind->n_page && !bit_of(kind->taken, page))
         return page;
+    while ((kind->open_word + 1) * (int64_t)64 <= kind->n_page &&
+           (kind->taken[kind->open_word] | kind->left[kind->open_word]) == UINT64_MAX)
+        kind->open_word++;
     page = find_run(kind, run, &found);
     for (int32_t i = 1; i < found; i++)
         set_bit(kind->left, page + i, true);
@@ -464,6 +467,7 @@ static void make_free(struct kv_cache *cache, struct kv_class *kind, int32_t pag
 {
     set_bit(kind->taken, page, false);
     kind->low_word = (int32_t)pi_min(kind->low_word, page / 64);
+    kind->open_word = (int32_t)pi_min(kind->open_word, page / 64);
     for (int32_t p = page + 1; p < kind->n_page && bit_of(kind->left, p); p++)
         set_bit(kind->left, p, false);
     kv_charge_pages(cache, kind, -1);

@@ -160,8 +160,9 @@ pith_status kv_seq_fork(const struct kv_seq *from, struct kv_seq **out, pith_err
     for (int32_t l = 0; l < n_lane; l++) {
         const struct kv_lane *a = &from->lane[l];
         struct kv_lane *b = &seq->lane[l];
+        struct kv_page_ref *table = kv_lane_edit(b);
         for (int32_t i = 0; i < a->n_live; i++) {
-            b->table[i] = a->table[i];
+            table[i] = a->table[i];
             kv_page_ref_add(cache, a->kind, a->table[i].page);
         }
         b->n_page = a->n_live;
@@ -202,7 +203,8 @@ static int64_t lane_lacks(const struct kv_cache *cache, const struct kv_lane *la
 }
 
 /* The table entry that the victim of a lane is in; NULL where it has none. */
-static struct kv_page_ref *victim_ref(const struct kv_cache *cache, const struct kv_lane *lane)
+static const struct kv_page_ref *victim_ref(const struct kv_cache *cache,
+                                            const struct kv_lane *lane)
 {
     int32_t entry;
     return lane->victim > 0 ? &lane->table[kv_lane_find(cache, lane, lane->victim - 1, &entry)]
@@ -251,18 +253,18 @@ static void take_pages(struct kv_cache *cache, struct kv_lane *lane, int64_t n)
 {
     for (; n > 0; n--) {
         int32_t page = kv_page_take(cache, lane->kind, lane->table, lane->n_page, run_of(lane, n));
-        lane->table[lane->n_page++] = (struct kv_page_ref){.page = page};
+        kv_lane_edit(lane)[lane->n_page++] = (struct kv_page_ref){.page = page};
     }
 }
 
 static void reserve_lane(struct kv_cache *cache, struct kv_lane *lane, int32_t n)
 {
-    struct kv_page_ref *victim = victim_ref(cache, lane);
+    const struct kv_page_ref *victim = victim_ref(cache, lane);
     int64_t lacks = lane_lacks(cache, lane, added(lane, n));
     if (added(lane, n) > 0 && tail_is_shared(cache, lane))
-        kv_page_unshare(cache, lane->kind, &lane->table[lane->n_live - 1]);
+        kv_lane_unshare(cache, lane, lane->n_live - 1);
     if (victim != NULL)
-        kv_page_unshare(cache, lane->kind, victim);
+        kv_lane_unshare(cache, lane, (int32_t)(victim - lane->table));
     take_pages(cache, lane, lacks);
 }
 
@@ -271,8 +273,13 @@ static struct kv_need seq_takes(const struct kv_seq *seq, int32_t n)
     struct kv_need need = {0};
     if (n > 0 && kv_state_lacks(seq) > 0)
         need = kv_need_of_state(&seq->cache->g);
-    for (int32_t l = 0; n > 0 && l < kv_lane_count(seq->cache); l++) {
+    const int32_t n_lane = kv_lane_count(seq->cache);
+    for (int32_t l = 0; n > 0 && l < n_lane; l++) {
         const struct kv_lane *lane = &seq->lane[l];
+        if (l + 2 * KV_ASK_AHEAD < n_lane)
+            kv_lane_ask_tail(lane + 2 * KV_ASK_AHEAD);
+        if (l + KV_ASK_AHEAD < n_lane)
+            kv_lane_ask_page(lane + KV_ASK_AHEAD);
         kv_need_add(&need, lane->kind->part,
                     kv_pages_bytes(lane->kind, lane_takes(seq->cache, lane, n)));
     }
@@ -350,7 +357,7 @@ pith_status kv_seq_reserve_whole(struct kv_seq *seq, const int32_t *n, pith_erro
     for (int32_t l = 0; l < n_lane; l++) {
         struct kv_lane *lane = &seq->lane[l];
         for (int32_t i = 0; i < lane->n_live; i++)
-            kv_page_unshare(cache, lane->kind, &lane->table[i]);
+            kv_lane_unshare(cache, lane, i);
         take_pages(cache, lane, pi_ceil_div(n[l], cache->g.page_len) - lane->n_page);
     }
     return PITH_OK;
@@ -451,7 +458,7 @@ static void place_over(struct kv_append *job, struct kv_lane *lane)
         return;
     job->n_over = 1;
     job->over_index = kv_lane_find(job->seq->cache, lane, slot, &job->over_entry);
-    struct kv_page_ref *ref = &lane->table[job->over_index];
+    struct kv_page_ref *ref = kv_lane_ref(lane, job->over_index);
     assert(lane->kind->n_ref[ref->page] == 1 && ref->delta == 0 && ref->n_folded == 0);
     ref->closed = false;
     kv_page_pos(lane->kind, ref->page)[job->over_entry] = job->pos0;
@@ -501,7 +508,7 @@ static void place_behind(struct kv_append *job, struct kv_lane *lane)
     const struct kv_cache *cache = job->seq->cache;
     for (int32_t done = job->n_over; done < job->n;) {
         int32_t index = kv_lane_open_page(cache, lane);
-        struct kv_page_ref *ref = &lane->table[index];
+        struct kv_page_ref *ref = kv_lane_ref(lane, index);
         int32_t part = (int32_t)pi_min(job->n - done, cache->g.page_len - ref->n);
         int32_t *pos = kv_page_pos(lane->kind, ref->page) + ref->n;
         assert(lane->kind->n_ref[ref->page] == 1);
@@ -520,9 +527,22 @@ static void place_behind(struct kv_append *job, struct kv_lane *lane)
     }
 }
 
+/* Asks for lanes of jobs to come, the first of n of which is the running one. */
+PI_ASKS ask_for(const struct kv_append *job, int64_t n)
+{
+    enum { HEAD = 3 * KV_ASK_AHEAD, TAIL = 2 * KV_ASK_AHEAD, PAGE = KV_ASK_AHEAD };
+    if (n > HEAD)
+        kv_lane_ask(kv_lane_at(job[HEAD].seq, job[HEAD].layer, job[HEAD].head));
+    if (n > TAIL)
+        kv_lane_ask_tail(kv_lane_at(job[TAIL].seq, job[TAIL].layer, job[TAIL].head));
+    if (n > PAGE)
+        kv_lane_ask_page(kv_lane_at(job[PAGE].seq, job[PAGE].layer, job[PAGE].head));
+}
+
 void kv_append_place(struct kv_append *jobs, int32_t n)
 {
     for (struct kv_append *job = jobs; job < jobs + n; job++) {
+        ask_for(job, jobs + n - job);
         struct kv_lane *lane = kv_lane_at(job->seq, job->layer, job->head);
         assert(!job->seq->on_the_way);
         assert(!lane->unordered || job->n == 0 || lane->top < job->pos0);
@@ -669,6 +689,7 @@ void kv_seq_truncate(struct kv_seq *seq, int32_t pos)
     for (int32_t l = 0; l < kv_lane_count(cache); l++) {
         struct kv_lane *lane = &seq->lane[l];
         int32_t n_kept = 0, before = lane->len;
+        bool cut = false; /* some page lost entries */
         kv_lane_drop_from(cache, lane, lane->n_live);
         for (int32_t i = 0, from = 0, to = 0; i < lane->n_live; i++) {
             struct kv_page_ref ref = lane->table[i];
@@ -676,8 +697,10 @@ void kv_seq_truncate(struct kv_seq *seq, int32_t pos)
             truncate_page(seq, lane, &ref, from, to, pos);
             from += n;
             to += ref.n;
+            struct kv_page_ref *at = cut ? kv_lane_edit(lane) : kv_lane_ref(lane, 0);
+            cut = cut || ref.n < n;
             if (ref.n > 0)
-                lane->table[n_kept++] = ref;
+                at[n_kept++] = ref;
             else
                 kv_page_drop(cache, lane->kind, ref.page);
         }

@@ -356,6 +356,7 @@ static void load_lane(struct kv_seq *seq, struct kv_lane *lane, struct kv_snapsh
                       struct loader *next)
 {
     struct kv_cache *cache = seq->cache;
+    struct kv_page_ref *table = kv_lane_edit(lane);
     for (uint32_t i = 0; i < from.n; i++) {
         struct kv_snapshot_ref ref = kv_snapshot_ref_at(next->from, next->ref++);
         if (ref.page == next->n_taken) {
@@ -367,11 +368,11 @@ static void load_lane(struct kv_seq *seq, struct kv_lane *lane, struct kv_snapsh
         } else {
             kv_page_ref_add(cache, lane->kind, next->pages[ref.page]);
         }
-        lane->table[i] = (struct kv_page_ref){.page = next->pages[ref.page],
-                                              .delta = ref.delta,
-                                              .n_folded = (uint16_t)(ref.count - 1),
-                                              .n = (uint8_t)ref.n,
-                                              .closed = ref.closed};
+        table[i] = (struct kv_page_ref){.page = next->pages[ref.page],
+                                        .delta = ref.delta,
+                                        .n_folded = (uint16_t)(ref.count - 1),
+                                        .n = (uint8_t)ref.n,
+                                        .closed = ref.closed};
     }
     lane->n_page = (int32_t)from.n;
     lane->unordered = from.unordered;

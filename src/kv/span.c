@@ -121,21 +121,22 @@ int64_t kv_lane_span_takes(const struct kv_seq *seq, int32_t layer, int32_t head
 static void cut_out(struct kv_cache *cache, struct kv_lane *lane, const struct span *s,
                     int32_t n_new)
 {
+    struct kv_page_ref *table = kv_lane_edit(lane);
     if (s->gone > 0) {
-        struct kv_page_ref *ref = &lane->table[s->last];
+        struct kv_page_ref *ref = &table[s->last];
         kv_page_unshare(cache, lane->kind, ref);
         const struct kv_page_part rest = {ref->page, s->gone, 0, ref->n - s->gone};
         kv_page_move(cache, lane->kind, ref->page, &rest, 1);
         ref->n = (uint8_t)rest.n;
     }
     if (s->head > 0) {
-        lane->table[s->first].n = (uint8_t)s->head;
-        lane->table[s->first].closed = false;
+        table[s->first].n = (uint8_t)s->head;
+        table[s->first].closed = false;
     }
     for (int32_t i = s->begin; i < s->last; i++)
         kv_page_drop(cache, lane->kind, lane->table[i].page);
-    memmove(&lane->table[s->begin + n_new], &lane->table[s->last],
-            (size_t)(lane->n_page - s->last) * sizeof(*lane->table));
+    memmove(&table[s->begin + n_new], &table[s->last],
+            (size_t)(lane->n_page - s->last) * sizeof(*table));
     lane->n_page += n_new - (s->last - s->begin);
 }
 
@@ -145,13 +146,14 @@ static void cut_out(struct kv_cache *cache, struct kv_lane *lane, const struct s
 static void put_refs(const struct kv_cache *cache, struct kv_lane *lane, const struct span *s,
                      const struct kv_lane *from, int32_t index, int32_t n, int32_t delta)
 {
+    struct kv_page_ref *table = kv_lane_edit(lane);
     for (int32_t i = 0; n > 0; i++) {
         struct kv_page_ref ref = from->table[index + i];
         ref.delta += delta;
         ref.n = (uint8_t)pi_min(ref.n, n);
         n -= ref.n;
         ref.closed = n == 0 && s->last == lane->n_live && ref.n < cache->g.page_len;
-        lane->table[s->begin + i] = ref;
+        table[s->begin + i] = ref;
     }
 }
 
@@ -228,7 +230,7 @@ pith_status kv_seq_fold_span(struct kv_seq *seq, int32_t layer, int32_t head, in
     PI_TRY(find_from(seq->cache, lane, from_slot, n, &index, &n_run, err));
     PI_TRY(check_counts(lane, index, n, err));
     for (int32_t i = 0; i < n_run; i++)
-        lane->table[index + i].n_folded++;
+        kv_lane_edit(lane)[index + i].n_folded++;
     kv_marks_move(seq, lane, slot, slot + n, lane->len - slot - n);
     cut_out(seq->cache, lane, &s, 0);
     if (lane->victim > slot + n)

@@ -31,12 +31,14 @@ enum { KV_COUNT_MAX = 1 << 16 }; /* the most that an entry counts */
    table order: slot 0 is the first entry of table[0], and table[i] begins where table[i - 1]
    ends. */
 struct kv_lane {
-    const struct kv_class *kind; /* the cache's */
-    struct kv_page_ref *table;   /* [cap], [n_page] in use; a part of the sequence's block */
-    int32_t n_page;              /* pages held; [n_live, n_page) are reserved beyond the entries */
-    int32_t n_live;              /* pages with entries: table[0 .. n_live) */
-    int32_t len;                 /* entries, the sum of n */
-    bool ragged;                 /* a page before the last with entries holds fewer than P */
+    const struct kv_class *kind;     /* the cache's */
+    const struct kv_page_ref *table; /* [cap], [n_page] in use; a part of the sequence's block;
+                                        changed by kv_lane_edit */
+    int64_t version;                 /* of the table: kv_lane_edit */
+    int32_t n_page;     /* pages held; [n_live, n_page) are reserved beyond the entries */
+    int32_t n_live;     /* pages with entries: table[0 .. n_live) */
+    int32_t len;        /* entries, the sum of n */
+    bool ragged;        /* a page before the last with entries holds fewer than P */
     bool unordered;     /* an entry was overwritten, and since then positions fall within a page, or
                        between pages of one delta; else they ascend in every page */
     int32_t top;        /* the largest position, delta included, of an unordered lane */
@@ -119,6 +121,29 @@ static inline struct kv_lane *kv_lane_at(const struct kv_seq *seq, int32_t layer
 {
     return &seq->lane[(size_t)layer * (size_t)seq->cache->g.n_head + (size_t)head];
 }
+
+/* A pass of many sequences goes over thousands of lanes, each in lines of its own. These ask the
+   processor's cache for them: a lane's head; then its last reference; then that page's positions
+   and count. */
+PI_ASKS kv_lane_ask(const struct kv_lane *lane)
+{
+    PI_ASK(lane);
+    PI_ASK((const char *)(lane + 1) - 1);
+}
+PI_ASKS kv_lane_ask_tail(const struct kv_lane *lane)
+{
+    if (lane->n_live > 0)
+        PI_ASK(&lane->table[lane->n_live - 1]);
+}
+PI_ASKS kv_lane_ask_page(const struct kv_lane *lane)
+{
+    if (lane->n_live == 0)
+        return;
+    const struct kv_page_ref *ref = &lane->table[lane->n_live - 1];
+    PI_ASK(kv_page_pos(lane->kind, ref->page) + ref->n - (ref->n > 0));
+    PI_ASK(&lane->kind->n_ref[ref->page]);
+}
+enum { KV_ASK_AHEAD = 8 /* lanes between two of them */ };
 
 static inline int32_t kv_lane_count(const struct kv_cache *cache)
 {

@@ -10,6 +10,7 @@
 #include "kv/swap.h"
 #include "base/mem.h"
 #include "device/device.h"
+#include "kv/lane_internal.h"
 #include "kv/marks_internal.h"
 #include "kv/page.h"
 #include "kv/pool_internal.h"
@@ -219,6 +220,7 @@ static struct kv_need count_bytes(const struct kv_seq *seq, size_t *size, int64_
 static void take_lane(struct kv_cache *cache, struct kv_lane *lane)
 {
     const struct kv_class *kind = lane->kind;
+    struct kv_page_ref *table = kv_lane_edit(lane);
     for (int32_t i = 0, first; i < lane->n_live; i++) {
         int32_t page = lane->table[i].page;
         if (!kind->n_entry[page]) {
@@ -228,13 +230,13 @@ static void take_lane(struct kv_cache *cache, struct kv_lane *lane)
         for (first = 0; lane->table[first].page != page;)
             first++;
         kv_page_drop(cache, kind, page);
-        lane->table[i].page = -1 - first;
+        table[i].page = -1 - first;
     }
     for (int32_t i = 0; i < lane->n_live; i++)
         if (lane->table[i].page >= 0) {
             kind->n_entry[lane->table[i].page] = 0;
             kv_page_drop(cache, kind, lane->table[i].page);
-            lane->table[i].page = 0;
+            table[i].page = 0;
         }
 }
 
@@ -305,8 +307,9 @@ static void free_rest(struct kv_swapped *s)
 static void give_lane(struct kv_cache *cache, struct kv_lane *lane)
 {
     const struct kv_class *kind = lane->kind;
+    struct kv_page_ref *table = kv_lane_edit(lane);
     for (int32_t i = 0; i < lane->n_live; i++) {
-        struct kv_page_ref *ref = &lane->table[i];
+        struct kv_page_ref *ref = &table[i];
         if (ref->page < 0) {
             ref->page = lane->table[-1 - ref->page].page;
             kv_page_ref_add(cache, kind, ref->page);

@@ -66,9 +66,10 @@ static void slide_lane(struct kv_seq *seq, struct kv_lane *lane, bool hold)
     int32_t n_passed = count_passed(cache, lane), n_entry = n_passed * cache->g.page_len;
     for (int32_t i = 0; i < n_passed; i++) {
         int32_t page = lane->table[0].page;
-        memmove(lane->table, lane->table + 1, (size_t)(lane->n_page - 1) * sizeof(*lane->table));
+        struct kv_page_ref *table = kv_lane_edit(lane);
+        memmove(table, table + 1, (size_t)(lane->n_page - 1) * sizeof(*table));
         if (hold && lane->kind->n_ref[page] == 1) {
-            lane->table[lane->n_page - 1] = (struct kv_page_ref){.page = page};
+            table[lane->n_page - 1] = (struct kv_page_ref){.page = page};
             continue;
         }
         kv_page_drop(cache, lane->kind, page);

@@ -12,6 +12,7 @@
 #include "kv/attend.h"
 #include "kv/internal.h"
 #include "kv/kv.h"
+#include "kv/lane_internal.h"
 #include "near.h"
 #include "status.h"
 #include "tensor/rope.h"
@@ -467,7 +468,7 @@ static void change(const struct rig *r, enum deed deed)
     if (deed == IS_TURNED) /* short pages that are one have two turns */
         kv_seq_shift(r->seq, 0, 0, lane->kind->page_len == 16 ? 16 : 64, -3);
     if (deed == IS_FOLDED)
-        lane->table[1].n_folded = 2;
+        kv_lane_edit(lane)[1].n_folded = 2;
     if (deed == HAS_WINDOW)
         lane->window = 20; /* later rows of a prompt see none of the first chunk of pages */
 }

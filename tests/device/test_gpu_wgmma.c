@@ -11,6 +11,7 @@
 #include "kv/attend.h"
 #include "kv/internal.h"
 #include "kv/kv.h"
+#include "kv/lane_internal.h"
 #include "status.h"
 
 enum { DIM = 128, N_HEAD = 2, N_GROUP = 3, ROW = N_HEAD * N_GROUP * DIM };
@@ -60,7 +61,7 @@ static void change(struct kv_seq *seq, int32_t len, enum deed deed)
         if (deed == IS_CUT)
             check(kv_seq_compact(seq, 0, h, slots, n, &err), &err);
         if (deed == IS_FOLDED)
-            lane->table[1].n_folded = 2;
+            kv_lane_edit(lane)[1].n_folded = 2;
         if (deed == HAS_WINDOW)
             lane->window = 200;
     }

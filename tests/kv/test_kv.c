@@ -39,9 +39,17 @@ struct pair {
     int32_t next; /* position of the next token */
 };
 
+/* A lane's table as it was when somebody listed its pages. */
+struct listed {
+    int64_t version;
+    int32_t n;
+    struct kv_page_ref table[256];
+};
+
 struct world {
     struct kv_cache *cache;
     struct pair pair[MAX_SEQ];
+    struct listed listed[MAX_SEQ][N_LAYER * N_HEAD];
     uint64_t rng;
     int64_t other_table_bytes;
     int n_full; /* failures for want of pages so far */
@@ -91,12 +99,33 @@ static void check_pair(const struct pair *p, bool contents)
         }
 }
 
-static void check_world(const struct world *w, bool contents)
+/* A table of the same version has the pages that were listed, and more behind the last one, or fewer.
+   The last one may have any number of entries. */
+static void check_version(const struct kv_lane *lane, struct listed *was)
+{
+    const int32_t n = (int32_t)pi_min(was->n, lane->n_live);
+    for (int32_t i = 0; i < n && lane->version == was->version; i++) {
+        const struct kv_page_ref *a = &was->table[i], *b = &lane->table[i];
+        assert_true(a->page == b->page && a->delta == b->delta && a->n_folded == b->n_folded);
+        assert_true(a->n == b->n || i == n - 1);
+    }
+    was->version = lane->version;
+    was->n = lane->n_live;
+    assert_true(was->n <= (int32_t)PI_LEN(was->table));
+    memcpy(was->table, lane->table, (size_t)was->n * sizeof(*was->table));
+}
+
+static void check_world(struct world *w, bool contents)
 {
     kv_check_account(w->cache, w->other_table_bytes);
-    for (int i = 0; i < MAX_SEQ; i++)
-        if (w->pair[i].seq != NULL)
-            check_pair(&w->pair[i], contents);
+    for (int i = 0; i < MAX_SEQ; i++) {
+        struct kv_seq *seq = w->pair[i].seq;
+        if (seq == NULL)
+            continue;
+        check_pair(&w->pair[i], contents);
+        for (int l = 0; l < N_LAYER * N_HEAD; l++)
+            check_version(&seq->lane[l], &w->listed[i][l]);
+    }
 }
 
 /* ---- operations on both ---- */

@@ -5,6 +5,7 @@
  * used.
  */
 #include "attend_check.h"
+#include "kv/lane_internal.h"
 #include "kv/snapshot.h"
 #include "kv_pages.h"
 #include "rounded.h"
@@ -223,7 +224,7 @@ TEST(refuses_counts_beyond_16_bits)
     assert_int_equal(kv_check_append(seq, 1, 0, 16), PITH_OK);
     for (size_t i = 0; i < PI_LEN(count); i++, pos += 16) {
         assert_int_equal(kv_check_append(seq, 1, pos, 16), PITH_OK);
-        seq->lane[0].table[0].n_folded = (uint16_t)(count[i] - 1);
+        kv_lane_edit(&seq->lane[0])[0].n_folded = (uint16_t)(count[i] - 1);
         assert_int_equal(page_fold(seq, 0, 0, 1, 0, NULL), PITH_OK);
         assert_int_equal(kv_lane_run(seq, 0, 0, 0).count, count[i] + 1);
     }
@@ -284,8 +285,8 @@ TEST(lanes_that_count_differently_do_not_agree)
     for (int32_t h = 0; h < 2; h++)
         assert_int_equal(page_fold(seq, 0, h, 2, h, NULL), PITH_OK);
     assert_false(kv_lane_agrees(seq, 0, 0, 0, 1));
-    seq->lane[0].table[1].n_folded = 1;
-    seq->lane[1].table[0].n_folded = 1;
+    kv_lane_edit(&seq->lane[0])[1].n_folded = 1;
+    kv_lane_edit(&seq->lane[1])[0].n_folded = 1;
     assert_true(kv_lane_agrees(seq, 0, 0, 0, 1));
     kv_seq_free(seq);
     kv_cache_free(cache);
@@ -512,7 +513,7 @@ TEST(multiplicity_is_that_of_the_vector)
     assert_int_equal(page_fold(seq, 0, 0, 2, 0, NULL), PITH_OK);
     attend_one(seq, &q, 1.0f, out);
     assert_near(out, with, 2, 1e-6, "folded");
-    seq->lane[0].table[0].n_folded = seq->lane[0].table[1].n_folded = 0;
+    kv_lane_edit(&seq->lane[0])[0].n_folded = kv_lane_edit(&seq->lane[0])[1].n_folded = 0;
     attend_one(seq, &q, 1.0f, out);
     assert_near(out, without, 2, 1e-6, "evicted");
     kv_seq_free(seq);

@@ -378,6 +378,7 @@ static int32_t plan_some(struct gpu_device *d, const struct gpu_attend_args *a,
         want += gpu_plan_want(jobs[i].seq, &jobs[i]) + gpu_plan_want(jobs[i].guests, &jobs[i]);
     for (i = 0; i < n && i < GPU_JOBS && alike(jobs, jobs + i); i++) {
         struct gpu_plan *p = &s->plan[i];
+        gpu_plan_ask(s, jobs + i, n - i);
         if (!gpu_plan_make(d, &jobs[i], want, p))
             return 0;
         if (s->forgot) { /* what was planned is void */
@@ -569,6 +570,7 @@ void gpu_attend_one(const struct kv_attend_job *job, void *scratch)
 static void attend_collected(struct gpu_device *d, const struct kv_attend_job *jobs, int32_t n,
                              bool whole)
 {
+    gpu_enter_pass(d);
     for (int32_t i = 0; i < n;) {
         const struct gpu_attend_args args = args_of(&jobs[i]);
         if (gpu_way_exists(d, &args))
@@ -576,6 +578,7 @@ static void attend_collected(struct gpu_device *d, const struct kv_attend_job *j
         else
             attend_call(d, &jobs[i++], NULL);
     }
+    gpu_leave(d);
 }
 
 static bool is_alone(const struct kv_attend_job *job)
@@ -594,28 +597,27 @@ static bool comes_later(const struct kv_attend_job *before, const struct kv_atte
 void gpu_attend(struct pi_stream *s, const struct kv_attend_list *list)
 {
     struct gpu_device *d = gpu_of_stream(s);
-    struct kv_attend_job job;
+    struct kv_attend_job *jobs = ((struct gpu_stream *)s)->job;
     int32_t n = 0;
     bool whole = true;
     for (int64_t i = 0; i < list->n; i++)
-        for (int32_t turn = 0; list->job(list->ctx, i, turn, 0, &job); turn++) {
-            bool alone = is_alone(&job);
-            gpu_enter_pass(d);
-            if (n > 0 && (alone || n == GPU_JOBS || comes_later(&d->job[n - 1], &job))) {
-                attend_collected(d, d->job, n, false);
+        for (int32_t turn = 0; list->job(list->ctx, i, turn, 0, &jobs[n]); turn++) {
+            bool alone = is_alone(&jobs[n]);
+            if (n > 0 && (alone || n == GPU_JOBS || comes_later(&jobs[n - 1], &jobs[n]))) {
+                attend_collected(d, jobs, n, false);
+                jobs[0] = jobs[n];
                 n = 0;
                 whole = false;
             }
             whole = whole && !alone;
-            if (alone)
-                attend_call(d, &job, NULL);
-            else
-                d->job[n++] = job;
-            gpu_leave(d);
+            if (alone) {
+                gpu_enter_pass(d);
+                attend_call(d, &jobs[n], NULL);
+                gpu_leave(d);
+            }
             if (list->done != NULL)
-                list->done(list->ctx, i, turn, &job, 0);
+                list->done(list->ctx, i, turn, &jobs[n], 0);
+            n += !alone;
         }
-    gpu_enter_pass(d);
-    attend_collected(d, d->job, n, whole);
-    gpu_leave(d);
+    attend_collected(d, jobs, n, whole);
 }

@@ -1,7 +1,7 @@
 /*
  * attend_plan.c - which pages a call of attention reads, and in which chunks. A lane's list of
  * pages stays on the device (pages_of), and only what changed since the last call goes there. The
- * host compares tables by content, so that it does not matter who changed one. Pages that every row
+ * host compares tables whose version is another (kv_lane_edit) by content. Pages that every row
  * of a call sees whole need no positions. Pages that no row sees are left out. Both change no bit.
  *
  * Invariant: where chunks of pages begin depends on the page's place in its lane, of lanes with a
@@ -28,8 +28,9 @@ struct lane_copy {
     struct kv_page_ref *was;    /* [cap] */
     gpu_at at;                  /* [cap] struct gpu_attend_ref */
     int32_t n, cap;
-    bool plain;  /* no page has a delta */
-    bool folded; /* some page counts more than once */
+    int64_t version; /* of the lane's table */
+    bool plain;      /* no page has a delta */
+    bool folded;     /* some page counts more than once */
     int64_t used;
 };
 
@@ -54,12 +55,39 @@ void gpu_attend_free(struct gpu_attend *s)
     pi_mem_free(s);
 }
 
+static struct lane_copy *first_place(struct lane_copy *lanes, size_t cap,
+                                     const struct kv_lane *lane)
+{
+    return &lanes[(size_t)(((uint64_t)(uintptr_t)lane * 0x9e3779b97f4a7c15u) >> 20) & (cap - 1)];
+}
+
 static struct lane_copy *place_in(struct lane_copy *lanes, size_t cap, const struct kv_lane *lane)
 {
-    size_t i = (size_t)(((uint64_t)(uintptr_t)lane * 0x9e3779b97f4a7c15u) >> 20) & (cap - 1);
+    size_t i = (size_t)(first_place(lanes, cap, lane) - lanes);
     while (lanes[i].lane != NULL && lanes[i].lane != lane)
         i = (i + 1) & (cap - 1);
     return &lanes[i];
+}
+
+/* Asks the processor's cache for a lane's place, then for what it has there. */
+PI_ASKS ask_for_place(const struct gpu_attend *s, const struct kv_attend_job *job, bool inside)
+{
+    const struct kv_lane *lane = kv_lane_at(job->seq, job->layer, job->head);
+    if (s->cap_lane == 0)
+        return;
+    const struct lane_copy *c = first_place(s->lane, s->cap_lane, lane);
+    if (!inside)
+        PI_ASK(c);
+    else if (c->lane == lane && c->n > 0)
+        PI_ASK(&c->was[c->n - 1]);
+}
+
+void gpu_plan_ask(const struct gpu_attend *s, const struct kv_attend_job *jobs, int32_t n)
+{
+    if (n > 2 * KV_ASK_AHEAD)
+        ask_for_place(s, &jobs[2 * KV_ASK_AHEAD], false);
+    if (n > KV_ASK_AHEAD)
+        ask_for_place(s, &jobs[KV_ASK_AHEAD], true);
 }
 
 static bool grow_lanes(struct gpu_attend *s)
@@ -128,9 +156,12 @@ static bool same_page(const struct kv_page_ref *a, const struct kv_page_ref *b)
     return a->page == b->page && a->delta == b->delta && a->n_folded == b->n_folded;
 }
 
-/* How many pages the device has as they are. It need not know how many entries the last one has. */
+/* How many pages the device has as they are. It need not know how many entries the last one has. A
+   table of the same version may have more pages, or fewer, and its last one more entries. */
 static int32_t count_same(const struct lane_copy *c, const struct kv_lane *lane)
 {
+    if (c->n > 0 && c->version == lane->version)
+        return lane->n_live > c->n ? c->n - 1 : lane->n_live;
     int32_t n = (int32_t)pi_min(c->n, lane->n_live), i = 0;
     if (n == lane->n_live && memcmp(c->was, lane->table, (size_t)(n - 1) * sizeof(*c->was)) == 0)
         i = n - 1;
@@ -173,6 +204,7 @@ static bool pages_of(struct gpu_device *d, const struct kv_lane *lane, size_t wa
     if (same < lane->n_live && !add_patch(s, c, lane, same))
         return false;
     c->n = lane->n_live;
+    c->version = lane->version;
     out->refs = c->at;
     out->last_n = lane->table[lane->n_live - 1].n;
     *plain = c->plain;

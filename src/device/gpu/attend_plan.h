@@ -77,6 +77,9 @@ void *gpu_take(struct gpu_listing *l, size_t n, size_t size, gpu_at *at);
 
 /* References that a plan may take for a lane. */
 size_t gpu_plan_want(const struct kv_seq *seq, const struct kv_attend_job *job);
+/* Asks the processor's cache for what gpu_plan_make will look at of the calls behind the first of
+   n. */
+void gpu_plan_ask(const struct gpu_attend *s, const struct kv_attend_job *jobs, int32_t n);
 /* The pages that a call reads. Where there is no room for references all lists are dropped. A
    launch begins anew then, with room for what was read lately and for `want`. False: no memory. */
 bool gpu_plan_make(struct gpu_device *d, const struct kv_attend_job *job, size_t want,

@@ -254,10 +254,11 @@ void gpu_fold_clipped(struct gpu_device *d)
 
 static struct pi_stream *open_stream(struct pi_device *device, const struct pi_stream_shape *shape)
 {
-    struct pi_stream *s = pi_mem_alloc(PI_MEM_SCRATCH, sizeof(*s));
-    if (s != NULL)
-        *s = (struct pi_stream){device, shape->n_thread};
-    return s;
+    struct gpu_stream *s = pi_mem_alloc(PI_MEM_SCRATCH, sizeof(*s));
+    if (s == NULL)
+        return NULL;
+    s->base = (struct pi_stream){device, shape->n_thread};
+    return &s->base;
 }
 
 static void close_stream(struct pi_stream *s)

@@ -187,7 +187,11 @@ struct gpu_device {
     void *scratch;             /* of the processor's attention */
     void *votes;               /* struct kv_note [lanes of a layer] of a round */
     struct gpu_attend *attend; /* what attend.c knows of lists of pages; NULL: nothing yet */
-    struct kv_attend_job job[GPU_JOBS];
+};
+
+struct gpu_stream {
+    struct pi_stream base;
+    struct kv_attend_job job[GPU_JOBS + 1]; /* that are made together, and the next one */
 };
 
 static inline struct gpu_device *gpu_of(struct pi_device *d)
