@@ -437,11 +437,15 @@ struct kv_need kv_seq_charge_copies(struct kv_seq *seq)
             if (kv_page_charge(kind, seq->lane[l].table[i].page))
                 kv_need_add(&need, kind->part, kv_pages_bytes(kind, 1));
         }
+    seq->charged = seq->charged || need.all > 0;
     return need;
 }
 
 void kv_seq_clear_charges(struct kv_seq *seq)
 {
+    if (!seq->charged)
+        return;
+    seq->charged = false;
     for (int32_t l = 0; l < kv_lane_count(seq->cache); l++)
         for (int32_t i = 0; i < seq->lane[l].n_live; i++)
             seq->lane[l].kind->n_entry[seq->lane[l].table[i].page] = 0;

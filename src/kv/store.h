@@ -108,6 +108,7 @@ struct kv_seq {
     struct kv_state kept[KV_STATES_KEPT]; /* [n_kept] ascending */
     int32_t n_kept;
     int32_t state_wanted; /* kv_seq_want_state */
+    bool charged;         /* kv_seq_charge_copies left marks */
 };
 
 /* One page of every lane, and the state after it. */

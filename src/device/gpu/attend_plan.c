@@ -58,7 +58,7 @@ void gpu_attend_free(struct gpu_attend *s)
 static struct lane_copy *first_place(struct lane_copy *lanes, size_t cap,
                                      const struct kv_lane *lane)
 {
-    return &lanes[(size_t)(((uint64_t)(uintptr_t)lane * 0x9e3779b97f4a7c15u) >> 20) & (cap - 1)];
+    return &lanes[gpu_hash(lane) & (cap - 1)];
 }
 
 static struct lane_copy *place_in(struct lane_copy *lanes, size_t cap, const struct kv_lane *lane)

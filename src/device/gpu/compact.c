@@ -5,20 +5,54 @@
  */
 #include "device/gpu/host.h"
 
+/* The place of a lane, which has its number or nothing. */
+static int32_t *place_of(const struct gpu_moves *all, const void *lane)
+{
+    size_t i = gpu_hash(lane) & (all->cap_place - 1);
+    while (all->place[i] != 0 && all->lane[all->place[i] - 1].lane != lane)
+        i = (i + 1) & (all->cap_place - 1);
+    return &all->place[i];
+}
+
+struct gpu_moving *gpu_moving_of(const struct gpu_moves *all, const void *lane)
+{
+    const int32_t *place = all->n_lane > 0 ? place_of(all, lane) : NULL;
+    return place != NULL && *place != 0 ? &all->lane[*place - 1] : NULL;
+}
+
+/* Places for one more lane. */
+static bool grow_places(struct gpu_device *d)
+{
+    struct gpu_moves *all = &d->moves;
+    if (2 * (all->n_lane + 1) <= all->cap_place)
+        return true;
+    size_t cap = all->cap_place > 0 ? 2 * all->cap_place : 1024;
+    int32_t *more = pi_mem_alloc(PI_MEM_DEVICE, cap * sizeof(*more));
+    if (more == NULL) {
+        d->driver->failure = "no memory of the host";
+        return false;
+    }
+    pi_mem_free(all->place);
+    all->place = more;
+    all->cap_place = cap;
+    for (size_t i = 0; i < all->n_lane; i++)
+        *place_of(all, all->lane[i].lane) = (int32_t)i + 1;
+    return true;
+}
+
 static struct gpu_moving *moving_of(struct gpu_device *d, const struct kv_lane_moves *m)
 {
     struct gpu_moves *all = &d->moves;
-    struct gpu_moving *lane = NULL;
-    for (size_t i = all->n_lane; i > 0 && lane == NULL; i--)
-        if (all->lane[i - 1].lane == m->lane)
-            lane = &all->lane[i - 1];
+    struct gpu_moving *lane = gpu_moving_of(all, m->lane);
     if (all->n_lane > 0 && (all->kind != m->kind || (m->first && lane != NULL))) {
         gpu_flush_moves(d);
         lane = NULL;
     }
     if (lane == NULL) {
-        if (!gpu_host_grow(d, (void **)&all->lane, all->n_lane, 1, sizeof(*all->lane)))
+        if (!grow_places(d) ||
+            !gpu_host_grow(d, (void **)&all->lane, all->n_lane, 1, sizeof(*all->lane)))
             return NULL;
+        *place_of(all, m->lane) = (int32_t)all->n_lane + 1;
         lane = &all->lane[all->n_lane++];
         *lane = (struct gpu_moving){m->lane, 0, all->n_chunk, all->n_chunk};
     }
@@ -171,12 +205,15 @@ void gpu_flush_moves(struct gpu_device *d)
         run_moves(d, &args, all->n_lane);
         finish_goals(d, all);
     }
+    if (all->n_lane > 0)
+        memset(all->place, 0, all->cap_place * sizeof(*all->place));
     all->n_lane = all->n_chunk = all->n_goal = all->n_part = 0;
 }
 
 void gpu_moves_free(struct gpu_device *d)
 {
     pi_mem_free(d->moves.lane);
+    pi_mem_free(d->moves.place);
     pi_mem_free(d->moves.chunk);
     pi_mem_free(d->moves.goal);
     pi_mem_free(d->moves.part);

@@ -104,11 +104,13 @@ struct gpu_moving {
 struct gpu_move_chunk {
     size_t first, n, next; /* of the lane; 0: it is the last one */
 };
-/* Moves that wait (keep.c), of one class. */
+/* Moves that wait (compact.c), of one class. */
 struct gpu_moves {
     const struct kv_cache *cache;
     const struct kv_class *kind;
     struct gpu_moving *lane;
+    int32_t *place; /* [cap_place], a power of two: 1 + the number of the lane that hashes there */
+    size_t cap_place;
     struct gpu_move_chunk *chunk;
     struct gpu_goal *goal;
     struct kv_page_part *part;
@@ -193,6 +195,12 @@ struct gpu_stream {
     struct pi_stream base;
     struct kv_attend_job job[GPU_JOBS + 1]; /* that are made together, and the next one */
 };
+
+/* Of a lane's address, or another's. */
+static inline size_t gpu_hash(const void *p)
+{
+    return (size_t)(((uint64_t)(uintptr_t)p * 0x9e3779b97f4a7c15u) >> 20);
+}
 
 static inline struct gpu_device *gpu_of(struct pi_device *d)
 {
@@ -362,6 +370,8 @@ int32_t gpu_votes_before(const struct kv_weigh_set *set, const struct kv_weigh_v
 
 /* compact.c */
 void gpu_move_lane(const struct kv_cache *cache, const struct kv_lane_moves *m);
+/* What waits of a lane; NULL: nothing. */
+struct gpu_moving *gpu_moving_of(const struct gpu_moves *all, const void *lane);
 /* Does the moves that wait. */
 void gpu_flush_moves(struct gpu_device *d);
 void gpu_moves_free(struct gpu_device *d);
