@@ -145,6 +145,17 @@ int32_t kv_lane_len(const struct kv_seq *seq, int32_t layer, int32_t head)
     return kv_lane_at(seq, layer, head)->len;
 }
 
+int32_t kv_seq_most_staying(const struct kv_seq *seq, int32_t n_layer, int32_t n_head)
+{
+    int32_t most = 0;
+    for (int32_t l = 0; l < n_layer; l++)
+        for (int32_t h = 0; h < n_head; h++) {
+            const struct kv_lane *lane = kv_lane_at(seq, l, h);
+            most = (int32_t)pi_max(most, lane->len - (lane->victim > 0));
+        }
+    return most;
+}
+
 int32_t kv_lane_pages(const struct kv_seq *seq, int32_t layer, int32_t head)
 {
     return kv_lane_at(seq, layer, head)->n_page;

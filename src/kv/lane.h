@@ -10,6 +10,9 @@ struct kv_seq;
 struct pi_device;
 
 int32_t kv_lane_len(const struct kv_seq *seq, int32_t layer, int32_t head);
+/* The most entries of a lane of the first layers and heads, less the one that the next entry
+   overwrites. */
+int32_t kv_seq_most_staying(const struct kv_seq *seq, int32_t n_layer, int32_t n_head);
 /* The device that has its pages. */
 struct pi_device *kv_lane_device(const struct kv_seq *seq, int32_t layer, int32_t head);
 /* Pages held, reserved ones included. */

@@ -39,7 +39,7 @@ struct pair {
     int32_t next; /* position of the next token */
 };
 
-/* A lane's table as it was when somebody listed its pages. */
+/* A lane's table as it was when its pages were listed. */
 struct listed {
     int64_t version;
     int32_t n;
@@ -99,8 +99,8 @@ static void check_pair(const struct pair *p, bool contents)
         }
 }
 
-/* A table of the same version has the pages that were listed, and more behind the last one, or fewer.
-   The last one may have any number of entries. */
+/* A table of the same version has the pages that were listed, and more behind them, or fewer. The
+   last one may have any number of entries. */
 static void check_version(const struct kv_lane *lane, struct listed *was)
 {
     const int32_t n = (int32_t)pi_min(was->n, lane->n_live);

@@ -370,7 +370,7 @@ int32_t gpu_votes_before(const struct kv_weigh_set *set, const struct kv_weigh_v
 
 /* compact.c */
 void gpu_move_lane(const struct kv_cache *cache, const struct kv_lane_moves *m);
-/* What waits of a lane; NULL: nothing. */
+/* The moves of a lane that wait; NULL: none do. */
 struct gpu_moving *gpu_moving_of(const struct gpu_moves *all, const void *lane);
 /* Does the moves that wait. */
 void gpu_flush_moves(struct gpu_device *d);

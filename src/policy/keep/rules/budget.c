@@ -56,9 +56,11 @@ static int64_t staying(const struct keep *k, const struct kv_seq *kv, int32_t la
 static int64_t most_staying(const struct keep *k, const struct kv_seq *kv, struct keep_point at)
 {
     int64_t most = 0;
+    if (!keep_config_allots(&k->config))
+        return kv_seq_most_staying(kv, keep_asked_layers(k), keep_asked_heads(k));
     for (int32_t l = 0; l < keep_asked_layers(k); l++)
         for (int32_t h = 0; h < keep_asked_heads(k); h++)
-            most = pi_max(most, staying(k, kv, l, h, at));
+            most = pi_max(most, keep_allot_len(k, kv, l, at));
     return most;
 }
 
@@ -95,8 +97,12 @@ static int64_t room(const struct keep *k, const struct kv_seq *kv, struct keep_p
 static bool is_full(const struct keep *k, const struct kv_seq *kv, struct keep_point at, int32_t n)
 {
     struct keep_point end = later(at, (int64_t)n + 1);
-    for (int32_t l = 0; l < k->model.g.n_layer; l++)
-        for (int32_t h = 0; h < k->model.g.n_head; h++)
+    const struct kv_geometry *g = &k->model.g;
+    if (!k->config.split)
+        return (int64_t)kv_seq_most_staying(kv, g->n_layer, g->n_head) + n >=
+               keep_lane_budget_at(&k->config, 0, 0, end);
+    for (int32_t l = 0; l < g->n_layer; l++)
+        for (int32_t h = 0; h < g->n_head; h++)
             if ((int64_t)keep_staying(kv, l, h) + n >= keep_lane_budget_at(&k->config, l, h, end))
                 return true;
     return false;
