@@ -128,10 +128,14 @@ int32_t kv_lane_breaks(const struct kv_seq *seq, int32_t layer, int32_t head)
 
 bool kv_lane_is_plain(const struct kv_seq *seq, int32_t layer, int32_t head)
 {
-    const struct kv_lane *lane = kv_lane_at(seq, layer, head);
+    struct kv_lane *lane = kv_lane_at(seq, layer, head);
     bool plain = !lane->ragged && !lane->unordered;
+    if (!plain || atomic_load_explicit(&lane->even, memory_order_relaxed) == lane->version + 1)
+        return plain;
     for (int32_t i = 0; i < lane->n_live && plain; i++)
         plain = lane->table[i].delta == 0 && lane->table[i].n_folded == 0;
+    if (plain)
+        atomic_store_explicit(&lane->even, lane->version + 1, memory_order_relaxed);
     return plain;
 }
 

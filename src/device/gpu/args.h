@@ -888,7 +888,8 @@ struct gpu_index_parts {
 
 /* A job of kv_score, without bounds or with. */
 struct gpu_score_job {
-    gpu_at pages;   /* struct gpu_weigh_page, with `turn` the vectors that meet the page */
+    gpu_at pages;   /* struct gpu_weigh_page, with `turn` the vectors that meet the page; none: */
+    gpu_at refs;    /* struct gpu_attend_ref of pages that are full but the last, and not turned */
     gpu_at out;     /* f32 [n] */
     gpu_at q;       /* f32 [n_q][dim] as given */
     gpu_at vectors; /* f32 [variants][n_vector][len + 1], a number of its own behind each */
@@ -906,10 +907,12 @@ struct gpu_score_job {
     gpu_at kept;  /* f32 [n_vector][n_seen] weights; none: not wanted */
     int32_t n_seen, n_per_token;                /* vectors of a token see n_seen entries, */
     int32_t grows;                              /* and of the next one this many more */
-    int32_t n_vote, kernel, most, take, unused; /* take: enum kv_score_take */
+    int32_t n_vote, kernel, most, take; /* take: enum kv_score_take */
+    int32_t n_all;                      /* entries that some vector sees */
 };
 struct gpu_score_args {
-    gpu_at jobs;
+    gpu_at jobs, pool;
+    uint64_t stride; /* of the pool's pages */
     int32_t kind, page_len, n_entry;  /* n_entry: of a page that a block takes at once */
     int32_t len;                      /* of a vector as keys meet it */
     int32_t n_pair, adjacent, turned; /* turned: keys are stored rotated, and vectors likewise */

@@ -255,7 +255,7 @@ void gpu_patches_take(const struct gpu_attend *s, struct gpu_listing *l, gpu_at 
 
 /* Patches of all lanes; false: no memory, or all lists were dropped meanwhile. */
 static bool find_lists(struct gpu_device *d, const struct kv_lane *const *lanes, int32_t n,
-                       gpu_at *refs)
+                       struct gpu_lane_list *out)
 {
     size_t want = 0;
     bool ok = true, plain = true, folded = false;
@@ -265,24 +265,24 @@ static bool find_lists(struct gpu_device *d, const struct kv_lane *const *lanes,
     for (int32_t i = 0; i < n && ok && !d->attend->forgot; i++) {
         struct gpu_attend_list list;
         ok = pages_of(d, lanes[i], want, &list, &plain, &folded);
-        refs[i] = list.refs;
+        out[i] = (struct gpu_lane_list){list.refs, !plain};
     }
     return ok && !d->attend->forgot;
 }
 
 bool gpu_attend_lists(struct gpu_device *d, const struct kv_lane *const *lanes, int32_t n,
-                      gpu_at *refs)
+                      struct gpu_lane_list *out)
 {
     struct gpu_listing l = {0};
     struct gpu_attend_args a = {0};
     void *host;
     if (d->attend == NULL)
-        d->attend = pi_mem_alloc(PI_MEM_OTHER, sizeof(*d->attend));
+        d->attend = pi_mem_alloc(PI_MEM_DEVICE, sizeof(*d->attend));
     struct gpu_attend *s = d->attend;
     if (s == NULL)
         return false;
     s->n_launch++;
-    if (!find_lists(d, lanes, n, refs) && !find_lists(d, lanes, n, refs))
+    if (!find_lists(d, lanes, n, out) && !find_lists(d, lanes, n, out))
         return false;
     s->forgot = false;
     if (s->n_patch == 0)

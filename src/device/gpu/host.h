@@ -464,10 +464,14 @@ void gpu_forget_projection(struct gpu_device *d);
 
 /* attend.c */
 void gpu_attend_free(struct gpu_attend *s);
-/* Brings the lists of n lanes up to date that the device keeps of their pages, struct
-   gpu_attend_ref. They stay until the operation ends. False: no memory. */
+/* Brings the lists of n lanes up to date that the device keeps of their pages. They stay until the
+   operation ends. False: no memory. */
+struct gpu_lane_list {
+    gpu_at refs;    /* struct gpu_attend_ref [n_live] */
+    bool is_turned; /* some page has a delta */
+};
 bool gpu_attend_lists(struct gpu_device *d, const struct kv_lane *const *lanes, int32_t n,
-                      gpu_at *refs);
+                      struct gpu_lane_list *out);
 /* The chunk of a page of 64 entries; and what attend.cuh calls the order of a class. */
 int32_t gpu_chunk_of(int32_t page);
 int32_t gpu_order_of(const struct gpu_part *k, const struct gpu_part *v, int32_t page_len);

@@ -34,6 +34,7 @@ struct call {
     struct gpu_device *d;
     const struct kv_score_job *jobs; /* [n] of one class, kind and number of dimensions */
     int32_t n;
+    const struct gpu_lane_list *lists; /* [n] */
     struct gpu_score_args args;
     uint8_t *host; /* NULL: sizes are counted alone */
     gpu_at at;
@@ -92,6 +93,13 @@ static gpu_at take_room(struct call *c, size_t n)
     return c->room + from;
 }
 
+/* Whether the device's list of a lane's pages will do: they are full but the last, and not turned. */
+static bool is_listed(const struct call *c, int32_t i)
+{
+    const struct kv_score_job *job = &c->jobs[i];
+    return !c->lists[i].is_turned && !kv_lane_at(job->seq, job->layer, job->head)->ragged;
+}
+
 /* The pages of the entries that are seen, and the variant of vectors that meets each. deltas has
    the variants' deltas, of which there are *n_variant. */
 static void add_pages(struct call *c, const struct kv_score_job *job, struct gpu_score_job *to,
@@ -122,6 +130,16 @@ static void add_pages(struct call *c, const struct kv_score_job *job, struct gpu
     }
     to->n_page = n;
     c->most_page = (int32_t)pi_max(c->most_page, n);
+}
+
+/* The same of pages as the device has listed them. */
+static void point_list(struct call *c, int32_t i, struct gpu_score_job *to)
+{
+    to->refs = c->lists[i].refs;
+    to->n_all = seen_of(&c->jobs[i]);
+    to->n_variant = 1;
+    to->n_page = (int32_t)pi_ceil_div(to->n_all, c->args.page_len);
+    c->most_page = (int32_t)pi_max(c->most_page, to->n_page);
 }
 
 /* Each page's vectors. */
@@ -254,11 +272,15 @@ static void add_job(struct call *c, int32_t i)
     struct gpu_score_job to = {
         .n_q = job->n_q, .mean = job->reduce == KV_SCORE_MEAN, .out = c->scores + c->scores_used};
     gpu_at at;
-    int32_t *deltas = take(c, n_live + 1, sizeof(*deltas), &at);
-    int32_t *variant_of = take(c, n_live + 1, sizeof(*variant_of), &at);
+    bool listed = is_listed(c, i);
+    int32_t *deltas = listed ? NULL : take(c, n_live + 1, sizeof(*deltas), &at);
+    int32_t *variant_of = listed ? NULL : take(c, n_live + 1, sizeof(*variant_of), &at);
     to.n_vector = to.mean && job->kind != KV_SCORE_BOUNDS ? 1 : job->n_q;
     c->scores_used += score_bytes(job) + kept_bytes(job);
-    add_pages(c, job, &to, deltas, variant_of);
+    if (listed)
+        point_list(c, i, &to);
+    else
+        add_pages(c, job, &to, deltas, variant_of);
     to.sure = job->n_sure > 0 ? job->n - job->n_sure : INT32_MAX;
     if (job->pick.how != KV_PICK_NONE) {
         add_pick(c, job, &to);
@@ -286,7 +308,8 @@ static void add_job(struct call *c, int32_t i)
     c->args.most_variant = (int32_t)pi_max(c->args.most_variant, to.n_variant);
     if (c->host == NULL)
         return;
-    point_pages(c, &to, variant_of);
+    if (!listed)
+        point_pages(c, &to, variant_of);
     c->job[i] = to;
 }
 
@@ -321,6 +344,8 @@ static struct gpu_score_args args_of(const struct kv_score_job *job)
     const struct kv_geometry *g = &job->seq->cache->g;
     const struct kv_class *kind = kv_lane_at(job->seq, job->layer, job->head)->kind;
     struct gpu_score_args a = {
+        .pool = kind->pool.at,
+        .stride = kind->layout.stride,
         .kind = (int32_t)job->kind,
         .page_len = kind->page_len,
         .n_entry = kind->page_len,
@@ -398,14 +423,41 @@ static void run_call(struct call *c)
         gpu_run(d, GPU_KERNEL_score_page, n_part, c->n, 1, smem, a);
 }
 
+/* The lists of the jobs' lanes, which are freed with the block; NULL: no memory. */
+static struct gpu_lane_list *lists_of(struct gpu_device *d, const struct kv_score_job *jobs,
+                                      int32_t n)
+{
+    struct gpu_lane_list *lists =
+        pi_mem_alloc(PI_MEM_SCRATCH, (size_t)n * (sizeof(*lists) + sizeof(void *)));
+    if (lists == NULL)
+        return NULL;
+    const struct kv_lane **lanes = (const struct kv_lane **)(void *)(lists + n);
+    for (int32_t i = 0; i < n; i++)
+        lanes[i] = kv_lane_at(jobs[i].seq, jobs[i].layer, jobs[i].head);
+    if (gpu_attend_lists(d, lanes, n, lists))
+        return lists;
+    pi_mem_free(lists);
+    return NULL;
+}
+
 /* Jobs that a launch can have together; their scores from `at` on. Returns the bytes they take; 0:
    no memory. */
 static size_t score_alike(struct gpu_device *d, const struct kv_score_job *jobs, int32_t n,
                           gpu_at at, const struct gpu_soft_rows *rows)
 {
-    struct call c = {
-        .d = d, .jobs = jobs, .n = n, .args = args_of(jobs), .scores = at, .rows = rows};
+    struct gpu_lane_list *lists = lists_of(d, jobs, n);
+    struct call c = {.d = d,
+                     .jobs = jobs,
+                     .n = n,
+                     .lists = lists,
+                     .args = args_of(jobs),
+                     .scores = at,
+                     .rows = rows};
     void *host;
+    if (lists == NULL) {
+        d->driver->failure = "no memory for lists of pages";
+        return 0;
+    }
     while (c.args.n_entry > 1 && block_floats(&c.args, c.args.n_entry) > SMEM_MOST / sizeof(float))
         c.args.n_entry /= 2;
     if (jobs->kind == KV_SCORE_PROJ)
@@ -413,10 +465,13 @@ static size_t score_alike(struct gpu_device *d, const struct kv_score_job *jobs,
     lay_out(&c);
     c.room = gpu_room(d, GPU_ROOM_PART, c.room_used);
     c.at = c.room != 0 ? gpu_list(d, c.used, &host) : 0;
-    if (c.at == 0)
+    if (c.at == 0) {
+        pi_mem_free(lists);
         return 0;
+    }
     c.host = host;
     lay_out(&c);
+    pi_mem_free(lists);
     gpu_send(d, c.at, c.used);
     if (c.no_memory)
         d->driver->failure = "no memory of the host";

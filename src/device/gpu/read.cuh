@@ -260,6 +260,16 @@ DEV float met(const gpu_score_args &a, const gpu_score_job &job, const float *x,
     return sum;
 }
 
+/* Page p of a job. */
+DEV gpu_weigh_page score_page_of(const gpu_score_args &a, const gpu_score_job &job, int p)
+{
+    if (job.refs == 0)
+        return AT(const gpu_weigh_page, job.pages)[p];
+    const int slot = p * a.page_len, n = job.n_all - slot;
+    const size_t page = (size_t)AT(const gpu_attend_ref, job.refs)[p].page;
+    return {a.pool + page * a.stride, job.vectors, slot, n < a.page_len ? n : a.page_len};
+}
+
 /* A vector for a variant of pages. Shared: [dim] and [128] floats. Grid: (vectors, variants,
    jobs). */
 KERNEL(128, 4) score_vectors(const gpu_score_args &a)
@@ -400,7 +410,7 @@ KERNEL(128, 4) score_page(const gpu_score_args &a)
     const int first = (int)blockIdx.x % per * a.n_entry, n_entry = a.n_entry;
     if (p >= job.n_page)
         return; /* the whole block */
-    const gpu_weigh_page page = AT(const gpu_weigh_page, job.pages)[p];
+    const gpu_weigh_page page = score_page_of(a, job, p);
     float *q = (float *)smem, *best = q + len * SCORE_VECTORS, *scale = best + 128;
     float *x = scale + SCORE_VECTORS;
     load_keys(a, job, page, first, x);
@@ -465,7 +475,7 @@ KERNEL(128, 4) score_bounds(const gpu_score_args &a)
     const gpu_score_job job = AT(const gpu_score_job, a.jobs)[blockIdx.y];
     if ((int)blockIdx.x >= job.n_page)
         return; /* the whole block */
-    const gpu_weigh_page page = AT(const gpu_weigh_page, job.pages)[blockIdx.x];
+    const gpu_weigh_page page = score_page_of(a, job, (int)blockIdx.x);
     const uint8_t *at = AT(const uint8_t, page.page);
     float *bounds = (float *)smem, *room = bounds + 2 * a.k.dim, *x = room + 4;
     if (a.at.bounds != NOT_THERE && page.n == a.page_len) {

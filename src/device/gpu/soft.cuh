@@ -72,7 +72,7 @@ KERNEL(128, 4) soft_parts(const gpu_score_args &a)
     const int first = (int)blockIdx.x % per * a.n_entry;
     if (p >= job.n_page)
         return; /* the whole block */
-    const gpu_weigh_page page = AT(const gpu_weigh_page, job.pages)[p];
+    const gpu_weigh_page page = score_page_of(a, job, p);
     const soft_room r = soft_room_of(a, smem);
     load_keys(a, job, page, first, r.x);
     for (int v0 = 0; v0 < job.n_vector; v0 += SCORE_VECTORS) {
@@ -138,7 +138,7 @@ KERNEL(128, 4) soft_take(const gpu_score_args &a)
     const int first = (int)blockIdx.x % per * a.n_entry;
     if (p >= job.n_page)
         return; /* the whole block */
-    const gpu_weigh_page page = AT(const gpu_weigh_page, job.pages)[p];
+    const gpu_weigh_page page = score_page_of(a, job, p);
     const soft_room r = soft_room_of(a, smem);
     const int slot = page.slot + first + TID;
     const bool has = TID < a.n_entry && first + TID < page.n;

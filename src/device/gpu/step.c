@@ -281,7 +281,8 @@ static struct gpu_step_matrix matrix_of(const struct pi_weight *w)
                                     .scale = p->scale};
 }
 
-static void add_layer(struct list *l, int32_t which, const gpu_at *refs, struct gpu_step_layer *to)
+static void add_layer(struct list *l, int32_t which, const struct gpu_lane_list *lists,
+                      struct gpu_step_layer *to)
 {
     const struct pi_step_layer *from = &l->p->layer[which];
     const struct kv_append *jobs = l->p->append + (size_t)which * (size_t)l->p->n_head_kv;
@@ -313,7 +314,7 @@ static void add_layer(struct list *l, int32_t which, const gpu_at *refs, struct 
     }
     struct gpu_step_lane *lane = (struct gpu_step_lane *)(void *)(to + 1);
     for (int32_t h = 0; h < l->p->n_head_kv; h++) {
-        add_lane(l, &jobs[h], refs[which * l->p->n_head_kv + h], &lane[h]);
+        add_lane(l, &jobs[h], lists[which * l->p->n_head_kv + h].refs, &lane[h]);
         to->n_most = (int32_t)pi_max(to->n_most, lane[h].n_chunk);
     }
 }
@@ -333,17 +334,17 @@ static bool take_rooms(struct gpu_device *d, const struct pi_step *p, int32_t n_
 }
 
 /* The device's lists of all lanes; NULL: no memory. */
-static gpu_at *lists_of(struct gpu_device *d, const struct pi_step *p)
+static struct gpu_lane_list *lists_of(struct gpu_device *d, const struct pi_step *p)
 {
     size_t n = (size_t)p->n_layer * (size_t)p->n_head_kv;
-    if (!gpu_host_room(d, (void **)&d->list, n * (sizeof(gpu_at) + sizeof(void *))))
+    if (!gpu_host_room(d, (void **)&d->list, n * (sizeof(struct gpu_lane_list) + sizeof(void *))))
         return NULL;
-    gpu_at *refs = (gpu_at *)(void *)d->list;
-    const struct kv_lane **lanes = (const struct kv_lane **)(void *)(refs + n);
+    struct gpu_lane_list *lists = (struct gpu_lane_list *)(void *)d->list;
+    const struct kv_lane **lanes = (const struct kv_lane **)(void *)(lists + n);
     for (size_t i = 0; i < n; i++)
         lanes[i] = kv_lane_at(p->append[i].seq, p->append[i].layer, p->append[i].head);
-    if (gpu_attend_lists(d, lanes, (int32_t)n, refs))
-        return refs;
+    if (gpu_attend_lists(d, lanes, (int32_t)n, lists))
+        return lists;
     d->driver->failure = "no memory for lists of pages";
     return NULL;
 }
@@ -352,10 +353,10 @@ static void launch(struct gpu_device *d, const struct pi_step *p, struct gpu_ste
 {
     struct list l = {.d = d, .p = p, .size = list_bytes(p, a)};
     struct kv_cache *cache = p->append[0].seq->cache;
-    const gpu_at *refs = lists_of(d, p);
+    const struct gpu_lane_list *lists = lists_of(d, p);
     int32_t n_most = 0;
     void *host;
-    l.at = refs != NULL ? gpu_list(d, l.size, &host) : 0;
+    l.at = lists != NULL ? gpu_list(d, l.size, &host) : 0;
     if (l.at == 0)
         return;
     l.host = host;
@@ -364,7 +365,7 @@ static void launch(struct gpu_device *d, const struct pi_step *p, struct gpu_ste
     uint8_t *layers = take(&l, (size_t)p->n_layer, (size_t)a->layer_size, &a->layers);
     for (int32_t i = 0; i < p->n_layer; i++) {
         struct gpu_step_layer *layer = (void *)(layers + (size_t)i * (size_t)a->layer_size);
-        add_layer(&l, i, refs, layer);
+        add_layer(&l, i, lists, layer);
         n_most = (int32_t)pi_max(n_most, layer->n_most);
     }
     if (!take_rooms(d, p, n_most, a))
