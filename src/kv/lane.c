@@ -123,7 +123,13 @@ int32_t kv_lane_count_breaks(const struct kv_lane *lane)
 
 int32_t kv_lane_breaks(const struct kv_seq *seq, int32_t layer, int32_t head)
 {
-    return kv_lane_count_breaks(kv_lane_at(seq, layer, head));
+    struct kv_lane *lane = kv_lane_at(seq, layer, head);
+    if (atomic_load_explicit(&lane->unbroken, memory_order_relaxed) == lane->version + 1)
+        return 0;
+    int32_t n = kv_lane_count_breaks(lane);
+    if (n == 0)
+        atomic_store_explicit(&lane->unbroken, lane->version + 1, memory_order_relaxed);
+    return n;
 }
 
 bool kv_lane_is_plain(const struct kv_seq *seq, int32_t layer, int32_t head)

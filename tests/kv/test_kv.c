@@ -4,6 +4,7 @@
  */
 #include "base/mem.h"
 #include "kv_by_page.h"
+#include "kv/lane_internal.h"
 #include "kv_check.h"
 #include "testing.h"
 #include "kv_shape.h"
@@ -109,6 +110,10 @@ static void check_version(const struct kv_lane *lane, struct listed *was)
         assert_true(a->page == b->page && a->delta == b->delta && a->n_folded == b->n_folded);
         assert_true(a->n == b->n || i == n - 1);
     }
+    if (lane->unbroken == lane->version + 1)
+        assert_int_equal(kv_lane_count_breaks(lane), 0);
+    for (int32_t i = 0; i < lane->n_live && lane->even == lane->version + 1; i++)
+        assert_true(lane->table[i].delta == 0 && lane->table[i].n_folded == 0);
     was->version = lane->version;
     was->n = lane->n_live;
     assert_true(was->n <= (int32_t)PI_LEN(was->table));
@@ -123,8 +128,11 @@ static void check_world(struct world *w, bool contents)
         if (seq == NULL)
             continue;
         check_pair(&w->pair[i], contents);
-        for (int l = 0; l < N_LAYER * N_HEAD; l++)
+        for (int l = 0; l < N_LAYER * N_HEAD; l++) {
             check_version(&seq->lane[l], &w->listed[i][l]);
+            kv_lane_breaks(seq, l / N_HEAD, l % N_HEAD); /* it may be remembered */
+            kv_lane_is_plain(seq, l / N_HEAD, l % N_HEAD);
+        }
     }
 }
 

@@ -93,7 +93,8 @@ static gpu_at take_room(struct call *c, size_t n)
     return c->room + from;
 }
 
-/* Whether the device's list of a lane's pages will do: they are full but the last, and not turned. */
+/* Whether the device's list of a lane's pages will do: they are full but the last, and not
+   turned. */
 static bool is_listed(const struct call *c, int32_t i)
 {
     const struct kv_score_job *job = &c->jobs[i];
