@@ -86,6 +86,7 @@ void kv_lane_extend(struct kv_seq *seq, int32_t layer, int32_t head, int32_t n)
 {
     struct kv_cache *cache = seq->cache;
     struct kv_lane *lane = kv_lane_at(seq, layer, head);
+    lane->unbroken = 0;
     while (n > 0) {
         struct kv_page_ref *last = kv_lane_ref(lane, kv_lane_open_page(cache, lane));
         int32_t part = (int32_t)pi_min(n, cache->g.page_len - last->n);

@@ -517,6 +517,8 @@ static void place_behind(struct kv_append *job, struct kv_lane *lane)
         int32_t *pos = kv_page_pos(lane->kind, ref->page) + ref->n;
         assert(lane->kind->n_ref[ref->page] == 1);
         assert(lane->unordered || ref->n == 0 || pos[-1] < job->pos0 + done);
+        if (ref->n == 0)
+            atomic_store_explicit(&lane->unbroken, 0, memory_order_relaxed);
         if (done == job->n_over) {
             job->index = index;
             job->entry = ref->n;

@@ -35,13 +35,12 @@ struct kv_lane {
     const struct kv_page_ref *table; /* [cap], [n_page] in use; a part of the sequence's block;
                                         changed by kv_lane_edit */
     int64_t version;                 /* of the table: kv_lane_edit */
-    /* 1 + a version at which no page had a delta or counted twice, and at which there were no
-       breaks. New entries at the end change neither. */
-    _Atomic int64_t even, unbroken;
-    int32_t n_page;       /* pages held; [n_live, n_page) are reserved beyond the entries */
-    int32_t n_live;       /* pages with entries: table[0 .. n_live) */
-    int32_t len;          /* entries, the sum of n */
-    bool ragged;          /* a page before the last with entries holds fewer than P */
+    _Atomic int64_t even;     /* 1 + a version at which no page had a delta or counted twice, */
+    _Atomic int64_t unbroken; /* and at which there were no breaks; 0 where a page came since */
+    int32_t n_page;           /* pages held; [n_live, n_page) are reserved beyond the entries */
+    int32_t n_live;           /* pages with entries: table[0 .. n_live) */
+    int32_t len;              /* entries, the sum of n */
+    bool ragged;              /* a page before the last with entries holds fewer than P */
     bool unordered;     /* an entry was overwritten, and since then positions fall within a page, or
                        between pages of one delta; else they ascend in every page */
     int32_t top;        /* the largest position, delta included, of an unordered lane */
