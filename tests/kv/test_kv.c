@@ -117,7 +117,8 @@ static void check_version(const struct kv_lane *lane, struct listed *was)
     was->version = lane->version;
     was->n = lane->n_live;
     assert_true(was->n <= (int32_t)PI_LEN(was->table));
-    memcpy(was->table, lane->table, (size_t)was->n * sizeof(*was->table));
+    if (was->n > 0)
+        memcpy(was->table, lane->table, (size_t)was->n * sizeof(*was->table));
 }
 
 static void check_world(struct world *w, bool contents)
