@@ -4,9 +4,9 @@
  * Bounds are the device's own (pith_device_measure).
  *
  *   products   one matrix a call; calls go round copies that together exceed the caches
- *   attention  one token of each sequence, whose lanes are distinct pages; and prompts, where the
- *              card has Hopper's products of warp groups also by these: with the
- *              same bits, or the program fails
+ *   attention  one token of each sequence, whose lanes are distinct pages; and prompts. Where the
+ *              card has Hopper's products of warp groups, prompts go by these, too: with the same
+ *              bits, or the program fails
  *   sampling   the best tokens of rows of logits, which come to the host
  *   step       tokens of a model in one launch each and by kernels one by one: times, and that the
  *              logits have the same bits, or the program fails
@@ -316,9 +316,9 @@ static uint64_t attention_row(const struct options *o, struct attention *a, cons
 static bool attention_rows(const struct options *o, struct attention *a, const struct form *form,
                            int32_t n_tok)
 {
-    const bool was = gpu_device_wgmma(device, false);
+    const bool can = gpu_device_wgmma(device, false);
     const uint64_t hash = attention_row(o, a, form, n_tok, "");
-    if (a->dim != DIM || !was)
+    if (a->dim != DIM || !can)
         return true;
     gpu_device_wgmma(device, true);
     const bool same = attention_row(o, a, form, n_tok, " by warp groups") == hash;

@@ -21,9 +21,9 @@
 
 #define PI_LEN(array) (sizeof(array) / sizeof((array)[0]))
 
-/* Asks the processor's cache for a line that will be read; and a function that does nothing else.
-   GCC leaves calls of one out where it is not inlined. */
+/* Asks the processor's cache for a line that will be read. */
 #define PI_ASK(p) __builtin_prefetch(p)
+/* Begins a function that does nothing else. GCC leaves out calls of one that it does not inline. */
 #define PI_ASKS static inline __attribute__((always_inline)) void
 
 #if defined(__GNUC__)

@@ -284,6 +284,41 @@ template <int DIM, int MT> DEV void many_clear(many_rows<DIM, MT> &rows)
     }
 }
 
+/* Multiplies the sums so far of sixteen rows, where that changes some. */
+template <int DIM, int MT> DEV void many_scale(many_rows<DIM, MT> &rows, int r, const float *c)
+{
+    if (!any_lane(c[0] != 1.0f || c[1] != 1.0f))
+        return;
+    UNROLL
+    for (int d = 0; d < DIM / 8; d++)
+        UNROLL
+    for (int e = 0; e < 4; e++)
+        rows.o[r][d][e] *= c[e / 2];
+    rows.l[r][0] *= c[0], rows.l[r][1] *= c[1];
+}
+
+/* Asks for the queries of a block's rows: [8 slots][rows][16 bytes]. */
+template <int DIM, int N_THREAD>
+DEV void many_queries(const gpu_attend_job &job, int row0, uint8_t *qs)
+{
+    enum { HEIGHT = many_height<DIM>() };
+    const int n_pad = up16(job.n_tok * job.n_group);
+    for (int i = TID; i < HEIGHT * DIM / 8; i += N_THREAD) {
+        const int row = row0 + i % HEIGHT < n_pad ? row0 + i % HEIGHT : n_pad - 1;
+        cp16(qs + i * 16,
+             AT(const uint8_t, job.packed) + ((size_t)row * DIM / 8 + i / HEIGHT) * 16);
+    }
+}
+
+/* The chunk that page `first` is in. */
+DEV int many_chunk(const gpu_attend_job &job, int first)
+{
+    int chunk = 0;
+    while (chunk + 1 < job.n_chunk && chunk_last(job, chunk) <= first)
+        chunk++;
+    return chunk;
+}
+
 /* Positions of a page's entries; NULL: the warp's rows see all n. */
 template <int MT>
 DEV const int32_t *many_positions(const gpu_attend_args &a, const gpu_attend_job &job, int p, int n,
@@ -360,14 +395,7 @@ DEV void many_page(const gpu_attend_args &a, const gpu_attend_job &job, int p, c
             const float *x = s[r][2 * k + i / 2] + 2 * (i & 1);
             w[r][k][i] = h2(x[0], x[1]);
         }
-        if (any_lane(c[0] != 1.0f || c[1] != 1.0f)) {
-            UNROLL
-            for (int d = 0; d < DIM / 8; d++)
-                UNROLL
-            for (int e = 0; e < 4; e++)
-                rows.o[r][d][e] *= c[e / 2];
-            rows.l[r][0] *= c[0], rows.l[r][1] *= c[1];
-        }
+        many_scale(rows, r, c);
     }
     between();
     UNROLL
@@ -515,7 +543,7 @@ template <int DIM, bool CODES, int MT> DEV void attend_many(const gpu_attend_arg
     enum { N_THREAD = many_threads<DIM, MT>(), HEIGHT = many_height<DIM>(), ONE = DIM > 128 };
     SHARED(smem);
     const gpu_attend_job &job = AT(const gpu_attend_job, a.jobs)[blockIdx.y];
-    const int n_row = job.n_tok * job.n_group, n_pad = up16(n_row);
+    const int n_row = job.n_tok * job.n_group;
     const int row0 = ((n_row + HEIGHT - 1) / HEIGHT - 1 - (int)blockIdx.x) * HEIGHT;
     if (row0 < 0)
         return;
@@ -541,11 +569,7 @@ template <int DIM, bool CODES, int MT> DEV void attend_many(const gpu_attend_arg
         }
         cp_commit();
     };
-    for (int i = TID; i < HEIGHT * DIM / 8; i += N_THREAD) { /* [8 slots][rows][16 bytes] */
-        const int row = row0 + i % HEIGHT < n_pad ? row0 + i % HEIGHT : n_pad - 1;
-        cp16(qs + i * 16,
-             AT(const uint8_t, job.packed) + ((size_t)row * DIM / 8 + i / HEIGHT) * 16);
-    }
+    many_queries<DIM, N_THREAD>(job, row0, qs);
     many_rows<DIM, MT> rows;
     many_clear(rows);
     many_begin<DIM>(job, row0, row_of);
@@ -554,9 +578,7 @@ template <int DIM, bool CODES, int MT> DEV void attend_many(const gpu_attend_arg
         tables[0] = table_of(a.k);
     if (CODES && type_v != STORE_Q8_0)
         tables[1] = table_of(a.v);
-    int chunk = 0;
-    while (chunk + 1 < job.n_chunk && chunk_last(job, chunk) <= first)
-        chunk++;
+    int chunk = many_chunk(job, first);
     NO_UNROLL
     for (int p = first - 1; p < end; p++) {
         const uint8_t *here = raw + (ONE ? 0 : p & 1) * page, *k16 = here, *v16 = here + half_k;

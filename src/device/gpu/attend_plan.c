@@ -55,15 +55,9 @@ void gpu_attend_free(struct gpu_attend *s)
     pi_mem_free(s);
 }
 
-static struct lane_copy *first_place(struct lane_copy *lanes, size_t cap,
-                                     const struct kv_lane *lane)
-{
-    return &lanes[gpu_hash(lane) & (cap - 1)];
-}
-
 static struct lane_copy *place_in(struct lane_copy *lanes, size_t cap, const struct kv_lane *lane)
 {
-    size_t i = (size_t)(first_place(lanes, cap, lane) - lanes);
+    size_t i = gpu_hash(lane) & (cap - 1);
     while (lanes[i].lane != NULL && lanes[i].lane != lane)
         i = (i + 1) & (cap - 1);
     return &lanes[i];
@@ -75,7 +69,7 @@ PI_ASKS ask_for_place(const struct gpu_attend *s, const struct kv_attend_job *jo
     const struct kv_lane *lane = kv_lane_at(job->seq, job->layer, job->head);
     if (s->cap_lane == 0)
         return;
-    const struct lane_copy *c = first_place(s->lane, s->cap_lane, lane);
+    const struct lane_copy *c = &s->lane[gpu_hash(lane) & (s->cap_lane - 1)];
     if (!inside)
         PI_ASK(c);
     else if (c->lane == lane && c->n > 0)

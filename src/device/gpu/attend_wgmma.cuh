@@ -179,12 +179,9 @@ DEV void aw_work(const gpu_attend_args &a, const gpu_attend_job &job, int row0, 
     float(&dots)[32] = reinterpret_cast<float(&)[32]>(s);
     float(&sums)[AW_DIM / 2] = reinterpret_cast<float(&)[AW_DIM / 2]>(rows.o);
     uint32_t w[TILE / 16][4] = {};
-    int chunk = 0;
+    int chunk = many_chunk(job, first), chunk_end = chunk_last(job, chunk);
     bool is_first = true; /* no chunk was joined */
     many_clear(rows);
-    while (chunk + 1 < job.n_chunk && chunk_last(job, chunk) <= first)
-        chunk++;
-    int chunk_end = chunk_last(job, chunk);
     const many_row own[2] = {row_of[many_row_at(WARP, 0)], row_of[many_row_at(WARP, 1)]};
     NO_UNROLL
     for (int p = first; p <= end; p++) {
@@ -220,13 +217,8 @@ DEV void aw_work(const gpu_attend_args &a, const gpu_attend_job &job, int row0, 
             many_join(a, job, row0, rows, is_first);
             is_first = false;
             chunk_end = chunk_last(job, ++chunk);
-        } else if (any_lane(c[0] != 1.0f || c[1] != 1.0f)) {
-            UNROLL
-            for (int d = 0; d < AW_DIM / 8; d++)
-                UNROLL
-            for (int e = 0; e < 4; e++)
-                rows.o[0][d][e] *= c[e / 2];
-            rows.l[0][0] *= c[0], rows.l[0][1] *= c[1];
+        } else {
+            many_scale(rows, 0, c);
         }
         float l[4] = {rows.l[0][0], rows.l[0][0], rows.l[0][1], rows.l[0][1]};
         UNROLL
@@ -246,7 +238,7 @@ template <bool CODES, bool BESIDE> DEV void attend_wgmma(const gpu_attend_args &
 {
     SHARED(smem);
     const gpu_attend_job &job = AT(const gpu_attend_job, a.jobs)[blockIdx.y];
-    const int n_row = job.n_tok * job.n_group, n_pad = up16(n_row);
+    const int n_row = job.n_tok * job.n_group;
     const int row0 = ((n_row + AW_HEIGHT - 1) / AW_HEIGHT - 1 - (int)blockIdx.x) * AW_HEIGHT;
     if (row0 < 0)
         return;
@@ -262,11 +254,7 @@ template <bool CODES, bool BESIDE> DEV void attend_wgmma(const gpu_attend_args &
     const int first = many_first(job, a.window, job.pos0 + row0 / job.n_group, end);
     const bool works = WARP < AW_WARPS;
     if (works) {
-        for (int i = TID; i < AW_HEIGHT * AW_DIM / 8; i += 32 * AW_WARPS) {
-            const int row = row0 + i % AW_HEIGHT < n_pad ? row0 + i % AW_HEIGHT : n_pad - 1;
-            cp16(qs + i * 16,
-                 AT(const uint8_t, job.packed) + ((size_t)row * AW_DIM / 8 + i / AW_HEIGHT) * 16);
-        }
+        many_queries<AW_DIM, 32 * AW_WARPS>(job, row0, qs);
         cp_commit();
         many_begin<AW_DIM>(job, row0, row_of);
         CP_WAIT(0);

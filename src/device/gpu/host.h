@@ -464,12 +464,12 @@ void gpu_forget_projection(struct gpu_device *d);
 
 /* attend.c */
 void gpu_attend_free(struct gpu_attend *s);
-/* Brings the lists of n lanes up to date that the device keeps of their pages. They stay until the
-   operation ends. False: no memory. */
+/* The list that the device keeps of a lane's pages. */
 struct gpu_lane_list {
     gpu_at refs;    /* struct gpu_attend_ref [n_live] */
     bool is_turned; /* some page has a delta */
 };
+/* Brings the lists of n lanes up to date. They stay until the operation ends. False: no memory. */
 bool gpu_attend_lists(struct gpu_device *d, const struct kv_lane *const *lanes, int32_t n,
                       struct gpu_lane_list *out);
 /* The chunk of a page of 64 entries; and what attend.cuh calls the order of a class. */

@@ -489,12 +489,12 @@ static void weigh_layer(struct gpu_device *d, const struct kv_weigh_list *list)
 /* Whether moves wait that concern a lane of the jobs. */
 static bool moves_concern(const struct gpu_moves *all, const struct kv_weigh_list *list)
 {
-    bool some = false;
-    for (int32_t i = 0; i < list->n && !some; i++) {
+    for (int32_t i = 0; i < list->n; i++) {
         const struct kv_weigh_job *job = &list->jobs[i];
-        some = gpu_moving_of(all, kv_lane_at(job->seq, job->layer, job->head)) != NULL;
+        if (gpu_moving_of(all, kv_lane_at(job->seq, job->layer, job->head)) != NULL)
+            return true;
     }
-    return some;
+    return false;
 }
 
 /* Moves of other lanes wait on, so that all layers go together. */

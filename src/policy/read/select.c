@@ -523,7 +523,8 @@ static void select_lanes(void *user, const struct pi_pass_chunk *chunks, int32_t
 {
     struct read *read = user;
     struct turn t = {.read = read, .chunks = chunks, .n_unit = n * read->model.g.n_head};
-    int64_t work = looks(read, chunks, n) ? work_of(read, chunks, n) : PICKED_WORK * t.n_unit;
+    /* without queries of the host the device makes all vectors */
+    int64_t work = chunks->q != NULL ? work_of(read, chunks, n) : PICKED_WORK * t.n_unit;
     int32_t n_thread = read_may_stop(read) ? 1 : pi_threads_worth(read->n_thread, work);
     for (int32_t i = 0; i < n && chunks[i].layer == 0; i++)
         read->item_of[chunks[i].index] = chunks[i].item;
